@@ -52,6 +52,7 @@ from semel.model.rights import (
     Caller,
     is_within,
 )
+from semel.model.topic_commands import AppendTopic
 
 _WRITABLE_MAX: Final = 4_096
 _ENDED_COUNTS_MS: Final = 24 * HOUR_MS
@@ -211,7 +212,17 @@ def _is_below(principal: str, other: str) -> bool:
 # ---- owners --------------------------------------------------------------------------------------
 
 # The commands by which a thing gets its owner (O2).
-_TAKING: Final = (Append, Register, ClaimProducer, Begin, AddStreams, AddPositions, Prepare, Commit)
+_TAKING: Final = (
+    Append,
+    AppendTopic,
+    Register,
+    ClaimProducer,
+    Begin,
+    AddStreams,
+    AddPositions,
+    Prepare,
+    Commit,
+)
 
 
 def may_take(command: EngineCommand) -> bool:

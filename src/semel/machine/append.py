@@ -45,7 +45,7 @@ from semel.machine.producers import (
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, Txn, find_producer
 from semel.machine.streams import find_stream
-from semel.machine.txn.draft import Draft, chunk_at
+from semel.machine.txn.draft import Draft, chunk_at, chunk_count
 from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
 from semel.model.checksum import crc32, crc32c
 from semel.model.commands import DENSE, TXN_INLINE, Append, ProducerTag, TxnOutcome, TxnTag
@@ -60,10 +60,12 @@ from semel.model.outcomes import (
     PayloadMismatch,
     SequenceGap,
 )
+from semel.model.outcomes_topics import IsTopic
 from semel.model.outcomes_txn import InvalidTxnState, PartitionNotInTxn, Staged
 
 _NOT_FOUND: Final = Decision(NotFound())
 _GONE: Final = Decision(Gone())
+_IS_TOPIC: Final = Decision(IsTopic())
 _DIGITS_END: Final = ":"  # the character after "9": an id that the server assigned is less
 
 
@@ -77,6 +79,8 @@ def decide_append(state: State, command: Append) -> Decision:
     if stream.tail.is_deleted:
         return _GONE  # 5
     if stream.policy_version != state.policy_version:
+        if stream.topic is not None:  # a topic never agrees with a version of the policies
+            return _IS_TOPIC  # 5
         due = due_switch(state, stream)
         if due is not None:
             return _decide_switching(state, stream, command, is_on=due)
@@ -87,6 +91,20 @@ def decide_append(state: State, command: Append) -> Decision:
     if command.key is None:
         return _decide_plain(state, stream, command)
     return _decide_keyed(state, stream, command, command.key)
+
+
+def decide_outside(state: State, topic: Stream, command: Append) -> Decision:
+    """Decide an append to a topic outside transactions, as if the topic were a stream."""
+    due = due_switch(state, topic)
+    if due is not None:
+        return _decide_switching(state, topic, command, is_on=due)
+    if topic.tail.dedup_from is None:
+        return _decide_plain(state, topic, command)
+    if command.producer is not None:
+        return _decide_produced(state, topic, command, command.producer)
+    if command.key is None:
+        return _decide_plain(state, topic, command)
+    return _decide_keyed(state, topic, command, command.key)
 
 
 def _decide_switching(state: State, stream: Stream, command: Append, *, is_on: bool) -> Decision:
@@ -266,6 +284,11 @@ def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)  # 5
+    return decide_publish_on(state, stream, command, tag)
+
+
+def decide_publish_on(state: State, stream: Stream, command: Append, tag: TxnTag) -> Decision:
+    """Decide an append inside a transaction to a stream, or to a topic as if it were a stream."""
     txn = _find(state, command, tag)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -296,13 +319,15 @@ def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
         return InvalidRequest("idempotency_key")  # 6c
     if is_close_only(command):
         return InvalidRequest("batch")  # 6c
-    is_named = txn.row.is_implicit or stream.row.number in txn.streams
+    row = stream.row
+    is_named = txn.row.is_implicit or row.number in txn.streams or row.topic in txn.streams
     return None if is_named else PartitionNotInTxn()  # 6d
 
 
 def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
     maximum = state.limits.txn_streams
-    has_room = stream.row.number in txn.streams or len(txn.streams) < maximum
+    is_counted = stream.row.number not in txn.streams and stream.topic is None
+    has_room = not is_counted or len(txn.streams) < maximum
     return None if has_room else LimitReached("transaction_streams", maximum)  # 15
 
 
@@ -417,8 +442,12 @@ def _decide_staged(
     if seq is None:
         return Decision(InvalidRequest("transaction_seq"))
     if seq < expected:
-        digest = digest_of_append(stream, command) >> 32
-        is_equal = chunk_at(txn.chunk_blocks, seq) == (stream.row.number, digest)
+        # Appends to topics stage several chunks each. Then it is not known which chunks are those
+        # of this append, so that they cannot be compared.
+        is_equal = chunk_count(txn.chunk_blocks) != expected or stream.topic is not None
+        if not is_equal:
+            digest = digest_of_append(stream, command) >> 32
+            is_equal = chunk_at(txn.chunk_blocks, seq) == (stream.row.number, digest)
         if tag.is_strict and not is_equal:
             return Decision(PayloadMismatch())  # 8
         # A chunk has no offsets yet, so the outcome Duplicate has no offsets either.
@@ -432,7 +461,8 @@ def _decide_staged(
     )
     if refusal is not None:
         return Decision(refusal)
-    if expected >= state.limits.chunks:
+    # An append to a topic has a chunk for each partition. They are counted when these are known.
+    if stream.topic is None and chunk_count(txn.chunk_blocks) >= state.limits.chunks:
         return Decision(LimitReached("chunks", state.limits.chunks))  # 15
     batch, row = command.batch, stream.row
     assert batch is not None

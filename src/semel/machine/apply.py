@@ -7,14 +7,9 @@ a replay of the journal produces the same state.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from semel.machine.access_events import (
-    OwnersChanged,
-    TokenCreated,
-    TokensRevoked,
-    TokensUsed,
-)
+from semel.machine.access_events import OwnersChanged, TokenCreated, TokensRevoked, TokensUsed
 from semel.machine.checks import store_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
@@ -29,6 +24,7 @@ from semel.machine.events import (
     PositionsMoved,
     PositionsMovedWithMetadata,
     PositionsNamed,
+    PositionsNamedByMembers,
     PositionsNamedWithMetadata,
     ProducerClaimed,
     ProducerDeclared,
@@ -56,6 +52,7 @@ from semel.machine.events import (
     UnguardedCreated,
     declared_event,
 )
+from semel.machine.groups import apply_group_changed, apply_group_forgotten
 from semel.machine.lifetimes import (
     apply_expired,
     apply_forgotten,
@@ -80,7 +77,16 @@ from semel.machine.producers import (
     receipts_of,
     retained_sessions,
 )
-from semel.machine.rows import KeyRow, ProducerRow, TailRow
+from semel.machine.rows import KeyRow, ProducerRow, StreamRow, TailRow
+from semel.machine.shared_events import (
+    GroupChanged,
+    GroupForgotten,
+    PartitionsAdded,
+    PartitionsClosed,
+    TopicAdded,
+    TopicRemoved,
+)
+from semel.machine.shares import note_lost_stream, note_new_stream
 from semel.machine.state import (
     NO_EFFECTS,
     Effects,
@@ -93,11 +99,19 @@ from semel.machine.state import (
     put_producer,
     set_tail,
 )
+from semel.machine.streams import apply_trimmed, controls_of, mark_prunable, remove_unneeded
 from semel.machine.tokens import (
     apply_owners_changed,
     apply_token_created,
     apply_tokens_revoked,
     apply_tokens_used,
+)
+from semel.machine.topic_receipts import append_sections, note_key, pack_parts, store_parts
+from semel.machine.topics import (
+    apply_partitions_added,
+    apply_partitions_closed,
+    apply_topic_added,
+    partitions_of,
 )
 from semel.machine.txn.apply_end import apply_decided, end_transactions, store_registration
 from semel.machine.txn.apply_open import (
@@ -141,7 +155,7 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 
 
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
-    row = event.row
+    row = StreamRow(*astuple(event.row))
     invariant(row.number == state.next_stream, "the stream's number is not the next free number")
     invariant(row.path not in state.by_path, "a stream with this path already exists")
     if row.fork is not None:
@@ -157,11 +171,13 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
         dedup_from=None if isinstance(event, UnguardedCreated) else 0,
         stable=tail,
         dedup_own=isinstance(event, UnguardedCreated),
+        controls=controls_of(state, row),
     )
     stream = state.by_number[row.number] = state.by_path[row.path] = Stream(row, first)
     state.next_stream += 1
     state.dirty.streams[row.number] = row
     set_tail(state, stream, first)
+    note_new_stream(state, stream)
     return Effects((stream,))
 
 
@@ -169,11 +185,16 @@ def _apply_appended(
     state: State, event: StreamAppended, sections: Sections, time_ms: int
 ) -> Effects:
     stream = state.by_number[event.stream]
+    if stream.topic is not None:
+        return _apply_topic_appended(state, stream, event, sections, time_ms)
     old = stream.tail
     if old.is_closed or old.is_deleted:
         raise InvariantBroken("the frame appends to a stream that is closed or deleted")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
+    if stream.row.partition >= 0:
+        for section in sections:
+            note_key(state, section)
     if event.stamp is not None:
         _record_producer(state, stream, event.stamp, old.tail, time_ms)
     if event.key is not None:
@@ -182,6 +203,41 @@ def _apply_appended(
     if stream.policy_version != state.policy_version and is_settled(state, stream):
         stream.policy_version = state.policy_version
     return Effects((stream,))
+
+
+def _apply_topic_appended(
+    state: State, topic: Stream, event: StreamAppended, sections: Sections, time_ms: int
+) -> Effects:
+    old = topic.tail
+    if old.is_closed or old.is_deleted:
+        raise InvariantBroken("the frame appends to a topic that is closed or deleted")
+    changed = append_sections(state, topic, sections, time_ms)
+    stamp, tail = event.stamp, topic.tail.tail
+    if stamp is None and event.key is None:
+        return Effects(changed)
+    packed = pack_parts(state, sections)
+    if stamp is not None:
+        before = find_producer(topic, stamp.id)
+        _record_producer(state, topic, stamp, old.tail, time_ms)
+        assert topic.producers is not None
+        store_parts(state, topic.producers[stamp.id], before, tail, packed)
+    if event.key is not None:
+        row = KeyRow(
+            topic.next_key, time_ms, event.digest, old.tail, tail, hour=state.hours, parts=packed
+        )
+        store_key(state, topic, event.key, row)
+    return Effects(changed)
+
+
+def _apply_topic_removed(
+    state: State, event: TopicRemoved, sections: Sections, time_ms: int
+) -> Effects:
+    topic = state.by_number[event.topic]
+    changed: list[Stream] = []
+    for stream in partitions_of(state, topic):
+        changed += _apply_ended(state, StreamDeleted(stream.row.number), sections, time_ms).streams
+    changed += _apply_ended(state, StreamDeleted(event.topic), sections, time_ms).streams
+    return Effects(changed)
 
 
 def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_ms: int) -> Effects:
@@ -203,10 +259,11 @@ def _apply_ended(
 ) -> Effects:
     stream = state.by_number[event.stream]
     leave_all_streams(state, stream)
+    note_lost_stream(state, stream)
     set_tail(state, stream, replace(stream.tail, is_deleted=True, stable=stream.tail.tail))
-    _mark_prunable(state, stream)
+    mark_prunable(state, stream)
     _drop_producers(state, stream)
-    return Effects((stream, *_remove_unneeded(state, stream)))
+    return Effects((stream, *remove_unneeded(state, stream)))
 
 
 def _drop_producers(state: State, stream: Stream) -> None:
@@ -217,51 +274,6 @@ def _drop_producers(state: State, stream: Stream) -> None:
     state.producer_counts.drop_all(stream.producers)
     note_unused(state)
     stream.producers = None
-
-
-def _mark_prunable(state: State, stream: Stream) -> None:
-    """Mark a stream and all its fork sources for pruning.
-
-    These streams can have messages that are no longer needed. The next checkpoint removes the index
-    entries of such messages.
-    """
-    row = stream.row
-    state.dirty.pruned.add(row.number)
-    while row.fork is not None:
-        row = state.by_number[row.fork.source].row
-        state.dirty.pruned.add(row.number)
-
-
-def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
-    """Remove `stream` if it is deleted and has no forks. Return all removed streams.
-
-    If `stream` was the last fork of a deleted source, the source is removed too, and so on.
-    """
-    removed: list[Stream] = []
-    while stream.tail.is_deleted and not stream.forks:
-        number = stream.row.number
-        del state.by_number[number]
-        del state.by_path[stream.row.path]
-        state.dirty.streams.pop(number, None)
-        state.dirty.tails.pop(number, None)
-        state.dirty.dropped.add(number)
-        removed.append(stream)
-        fork = stream.row.fork
-        if fork is None:
-            break
-        stream = state.by_number[fork.source]
-        assert stream.forks is not None
-        stream.forks.discard(number)
-    return removed
-
-
-def _apply_trimmed(
-    state: State, event: StreamTrimmed, _sections: Sections, _time_ms: int
-) -> Effects:
-    stream = state.by_number[event.stream]
-    set_tail(state, stream, replace(stream.tail, head=event.head))
-    _mark_prunable(state, stream)
-    return Effects((stream,))
 
 
 def _apply_switched(
@@ -448,7 +460,7 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     StreamAppended: _apply_appended,
     StreamDeleted: _apply_ended,
     StreamExpired: _apply_ended,
-    StreamTrimmed: _apply_trimmed,
+    StreamTrimmed: apply_trimmed,
     DedupSwitched: _apply_switched,
     StreamConfigured: _apply_configured,
     PolicyChanged: apply_policy,
@@ -466,6 +478,7 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     TxnExtended: apply_extended,
     PositionsNamed: apply_named,
     PositionsNamedWithMetadata: apply_named,
+    PositionsNamedByMembers: apply_named,
     TxnPrepared: apply_prepared,
     Decided: apply_decided,
     DecidedWithMetadata: apply_decided,
@@ -478,4 +491,10 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     TokensRevoked: apply_tokens_revoked,
     TokensUsed: apply_tokens_used,
     OwnersChanged: apply_owners_changed,
+    TopicAdded: apply_topic_added,
+    PartitionsAdded: apply_partitions_added,
+    PartitionsClosed: apply_partitions_closed,
+    TopicRemoved: _apply_topic_removed,
+    GroupChanged: apply_group_changed,
+    GroupForgotten: apply_group_forgotten,
 }

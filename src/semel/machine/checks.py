@@ -26,6 +26,7 @@ from semel.model.outcomes import (
     StreamClosed,
     StreamSeqConflict,
 )
+from semel.model.outcomes_topics import StreamInTopic
 from semel.model.outcomes_txn import StreamInTransaction
 from semel.model.validation import is_batch_consistent
 
@@ -76,6 +77,11 @@ def is_simple(stream: Stream, command: Append) -> bool:
     )
 
 
+def closed(stream: Stream) -> StreamClosed:
+    """Return the refusal of an append to a closed stream or topic. A topic has no offsets."""
+    return StreamClosed(None if stream.topic is not None else stream.tail.tail)
+
+
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Return a refusal if the state of the stream does not allow the append, otherwise None.
 
@@ -83,7 +89,9 @@ def check_stream(state: State, stream: Stream, command: Append) -> Outcome | Non
     must not close the stream while a pending transaction has messages in the stream.
     """
     if stream.tail.is_closed:
-        return StreamClosed(stream.tail.tail)  # 9
+        return closed(stream)  # 9
+    if command.close and stream.row.partition >= 0:
+        return StreamInTopic(state.by_number[stream.row.topic].row.path)  # 9
     if command.close and stream.open:
         return holding_txn(state, stream.open)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):

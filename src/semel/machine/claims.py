@@ -159,6 +159,7 @@ def claimed_row(
         stored_from=old.stored_from,
         expires_ms=old.expires_ms,
         hour=state.hours,
+        parts=old.parts,
     )
 
 

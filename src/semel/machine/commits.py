@@ -6,7 +6,9 @@ applied, or none of them.
 Each check has a comment with the name of its row in `docs/reference/transactions.md`.
 """
 
-from semel.machine.checks import check_body
+from collections.abc import Iterator
+
+from semel.machine.checks import check_body, closed
 from semel.machine.events import (
     CommitStamp,
     Decided,
@@ -20,6 +22,7 @@ from semel.machine.positions import metadata_of, refuse_commit_moves, refuse_gua
 from semel.machine.rows import OwnerKey, RegistryRow, SinkRow, VersionRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
+from semel.machine.topic_append import route
 from semel.machine.txn.begin import refuse_producer, refuse_registry_room
 from semel.machine.txn.decide_end import already_aborted, chunks_of, incomplete, refuse_closed
 from semel.machine.txn.draft import EXTENT_BYTES, Draft, is_raised, result_of_commit, unpack_result
@@ -28,6 +31,7 @@ from semel.model.commands import (
     ABORTED,
     BY_COMMIT,
     TXN_STAGED,
+    Batch,
     Commit,
     CommitAppend,
     ForgetSink,
@@ -39,7 +43,7 @@ from semel.model.commands import (
     TxnOutcome,
 )
 from semel.model.limits import SINKS_MAX
-from semel.model.messages import same_media_type
+from semel.model.messages import is_json, same_media_type
 from semel.model.outcomes import (
     BatchTooLarge,
     ContentTypeConflict,
@@ -50,7 +54,6 @@ from semel.model.outcomes import (
     PreconditionFailed,
     Refusal,
     SequenceGap,
-    StreamClosed,
 )
 from semel.model.outcomes_txn import (
     AppBound,
@@ -76,7 +79,7 @@ def decide_commit(state: State, command: Commit) -> Decision:
     listed = _find_all_listed(state, command)
     if not isinstance(listed, list):
         return Decision(listed)
-    streams = find_by_path(state, paths_of(command))
+    streams = _find_streams(state, command)
     if not isinstance(streams, dict):
         return Decision(streams)  # 6
     refusal = (
@@ -89,7 +92,8 @@ def decide_commit(state: State, command: Commit) -> Decision:
     draft = Draft(state)
     for append in command.appends:
         assert append.batch is not None
-        draft.append(streams[append.path], append.batch)
+        for stream, batch in _route(state, streams[append.path], append.batch):
+            draft.append(stream, batch)
     for txn in listed:
         draft.place_chunks(txn)
     refusal = _refuse_positions(state, command, draft, streams, listed)
@@ -183,7 +187,7 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
     if not txn.row.deleted:
         return None
     path = min(txn.row.deleted)
-    streams = find_by_path(state, (path,))
+    streams = find_by_path(state, (path,), finds_topics=True)
     if not isinstance(streams, dict):
         return streams  # s6
     return IncarnationConflict(path, streams[path].row.incarnation)  # s6
@@ -199,6 +203,25 @@ def paths_of(command: Commit) -> list[str]:
         *(position.path for position in command.positions),
         *(path for path, _ in command.expects),
     ]
+
+
+def _find_streams(state: State, command: Commit) -> dict[str, Stream] | StreamRefused:
+    """Return the streams in a one-shot commit by their paths. Only appends can name topics."""
+    written = find_by_path(state, (append.path for append in command.appends), finds_topics=True)
+    if not isinstance(written, dict):
+        return written
+    others = find_by_path(state, paths_of(command)[len(command.appends) :])
+    return others if not isinstance(others, dict) else written | others
+
+
+def _route(state: State, stream: Stream, batch: Batch) -> Iterator[tuple[Stream, Batch]]:
+    """Yield the streams to which an append goes: those of its partitions if `stream` is a topic."""
+    if stream.topic is None:
+        yield stream, batch
+        return
+    is_joined = is_json(stream.row.content_type)
+    for partition, part in route(stream.topic, batch, is_joined=is_joined):
+        yield state.by_number[stream.topic.partitions[partition]], part
 
 
 def _refuse_expects(command: Commit, streams: dict[str, Stream]) -> Refusal | None:
@@ -280,7 +303,7 @@ def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
 def _refuse_append(stream: Stream, append: CommitAppend) -> Refusal | None:
     expected = stream.row.content_type
     if stream.tail.is_closed:
-        return StreamClosed(stream.tail.tail)
+        return closed(stream)
     media_type = append.content_type
     if media_type != expected and not (media_type and same_media_type(media_type, expected)):
         return ContentTypeConflict(expected)

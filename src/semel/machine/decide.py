@@ -9,6 +9,15 @@ from semel.machine.append import decide_append
 from semel.machine.claims import decide_claim, decide_register
 from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
 from semel.machine.events import Decision, HourPassed
+from semel.machine.groups import (
+    decide_delete_group,
+    decide_expire_member,
+    decide_join,
+    decide_leave,
+    decide_rebalance,
+    decide_release,
+    decide_take_stream,
+)
 from semel.machine.lifetimes import (
     decide_drop_tombstones,
     decide_expire_producer,
@@ -31,6 +40,7 @@ from semel.machine.streams import (
     decide_delete,
     decide_expire,
     decide_trim,
+    find_any,
     find_stream,
 )
 from semel.machine.tokens import (
@@ -38,6 +48,13 @@ from semel.machine.tokens import (
     decide_create_token,
     decide_note_uses,
     decide_revoke_token,
+)
+from semel.machine.topic_append import decide_append_topic, outcome_on_topic
+from semel.machine.topics import (
+    decide_close_topic,
+    decide_create_topic,
+    decide_delete_topic,
+    decide_grow_topic,
 )
 from semel.machine.txn.begin import decide_add_positions, decide_add_streams, decide_begin
 from semel.machine.txn.decide_end import (
@@ -82,6 +99,15 @@ from semel.model.commands import (
     SwitchDedup,
     Trim,
 )
+from semel.model.group_commands import (
+    DeleteGroup,
+    ExpireMember,
+    JoinGroup,
+    LeaveGroup,
+    RebalanceGroup,
+    ReleaseStreams,
+    TakeStream,
+)
 from semel.model.outcomes import HourCounted, InvalidRequest, Outcome
 from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.producer_commands import (
@@ -90,19 +116,30 @@ from semel.model.producer_commands import (
     ExpireRegistration,
     RetireProducers,
 )
+from semel.model.topic_commands import (
+    AppendTopic,
+    CloseTopic,
+    CreateTopic,
+    DeleteTopic,
+    GrowTopic,
+)
 from semel.model.validation import find_invalid_field
 
 Decider = Callable[[State, Any], Decision]
 
 
-def _on_stream(decide_on: Callable[[State, Stream, Any], Decision]) -> Decider:
+def _on_stream(
+    decide_on: Callable[[State, Stream, Any], Decision], *, or_topic: bool = False
+) -> Decider:
     """Return a decider that finds the stream of a command and passes it to `decide_on`.
 
-    If the stream does not exist or is soft-deleted, the decider refuses the command.
+    If the stream does not exist or is soft-deleted, the decider refuses the command. A topic is
+    refused as well, unless `or_topic` is True.
     """
+    find = find_any if or_topic else find_stream
 
     def decide_command(state: State, command: StreamCommand) -> Decision:
-        stream = find_stream(state, command.path)
+        stream = find(state, command.path)
         return decide_on(state, stream, command) if isinstance(stream, Stream) else Decision(stream)
 
     return decide_command
@@ -113,14 +150,14 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     Create: decide_create,
     Delete: _on_stream(decide_delete),
     Trim: _on_stream(decide_trim),
-    SwitchDedup: _on_stream(decide_switch),
+    SwitchDedup: _on_stream(decide_switch, or_topic=True),
     SetPolicy: decide_set_policy,
     DeletePolicy: decide_delete_policy,
-    Expire: _on_stream(decide_expire),
+    Expire: _on_stream(decide_expire, or_topic=True),
     Register: decide_register,
-    ClaimProducer: _on_stream(decide_claim),
-    ForgetProducer: _on_stream(decide_forget),
-    ExpireProducer: _on_stream(decide_expire_producer),
+    ClaimProducer: _on_stream(decide_claim, or_topic=True),
+    ForgetProducer: _on_stream(decide_forget, or_topic=True),
+    ExpireProducer: _on_stream(decide_expire_producer, or_topic=True),
     RetireProducers: decide_retire,
     ExpireRegistration: decide_expire_registration,
     DropTombstones: decide_drop_tombstones,
@@ -142,6 +179,18 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     RevokeToken: decide_revoke_token,
     NoteTokenUses: decide_note_uses,
     ChangeOwner: decide_change_owner,
+    CreateTopic: decide_create_topic,
+    GrowTopic: decide_grow_topic,
+    CloseTopic: decide_close_topic,
+    DeleteTopic: decide_delete_topic,
+    AppendTopic: decide_append_topic,
+    JoinGroup: decide_join,
+    ReleaseStreams: decide_release,
+    LeaveGroup: decide_leave,
+    ExpireMember: decide_expire_member,
+    TakeStream: decide_take_stream,
+    RebalanceGroup: decide_rebalance,
+    DeleteGroup: decide_delete_group,
 }
 
 
@@ -185,7 +234,9 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     """
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type
-    command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
+    command: EngineCommand = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
+    if stream is not None and stream.topic is not None:
+        command = AppendTopic(path, now_ms, content_type, _DRY_BATCH, producer=tag)
     outcome = validate_and_decide(state, command).outcome
     if stream is None or isinstance(outcome, InvalidRequest):
         return DryRun(outcome)
@@ -197,6 +248,8 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     if receipt is None:
         return DryRun(outcome)
     repeated = check_sequence(state, stream, tag, receipt.digest).at_once
+    if stream.topic is not None and repeated is not None:
+        repeated = outcome_on_topic(stream, Append(path, now_ms, producer=tag), repeated)
     if stream.tail.is_deleted or repeated is None or repeated == outcome:
         return DryRun(outcome)
     return DryRun(repeated, outcome)

@@ -9,7 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from semel.machine.access_events import AccessEvent
-from semel.machine.rows import NamedPosition, PolicyRow, SnapshotRow, StreamRow
+from semel.machine.rows import NewPosition, NewStream, PolicyRow, SnapshotRow
+from semel.machine.shared_events import SharedEvent
 from semel.model.commands import Metadata, Owner
 from semel.model.outcomes import Outcome
 
@@ -65,7 +66,7 @@ class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
     """
 
     txn: int
-    positions: tuple[NamedPosition, ...]
+    positions: tuple[NewPosition, ...]
 
 
 class PositionsNamedWithMetadata(PositionsNamed, frozen=True, gc=False, array_like=True):
@@ -77,8 +78,21 @@ class PositionsNamedWithMetadata(PositionsNamed, frozen=True, gc=False, array_li
     metadata: tuple[Metadata, ...] = ()
 
 
+class PositionsNamedByMembers(PositionsNamedWithMetadata, frozen=True, gc=False, array_like=True):
+    """A transaction names positions, some of which members of their groups will move.
+
+    `members` has one element for each position: the id of the member and the epoch at which it owns
+    the stream, or None. `metadata` is empty if no move sets metadata.
+    """
+
+    members: tuple[tuple[str, int] | None, ...] = ()
+
+
 class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
-    """A chunk is staged. Its messages are in the frame's section and have no offsets yet."""
+    """A chunk is staged. Its messages are in the frame's section and have no offsets yet.
+
+    An append to a topic stages a chunk for each partition that gets messages.
+    """
 
     txn: int
     seq: int
@@ -171,6 +185,7 @@ TxnEvent = (
     | TxnExtended
     | PositionsNamed
     | PositionsNamedWithMetadata
+    | PositionsNamedByMembers
     | ChunkStaged
     | TxnPrepared
     | Decided
@@ -229,7 +244,7 @@ class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
 class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
     """A stream is created. Its first messages, if any, are in the sections."""
 
-    row: StreamRow
+    row: NewStream
     head: int
     is_closed: bool
 
@@ -241,7 +256,8 @@ class UnguardedCreated(StreamCreated, frozen=True, gc=False, array_like=True):
 class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
     """Messages are appended to a stream, or the stream is closed, or both.
 
-    The messages are in the section.
+    The messages are in the section. If `stream` is a topic, there is a section for each of its
+    partitions that gets messages.
     """
 
     stream: int
@@ -417,6 +433,7 @@ Event = (
     | ProducerRaised
     | ProducerDeclared
     | AccessEvent
+    | SharedEvent
     | TxnEvent
 )
 

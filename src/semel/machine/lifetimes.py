@@ -24,11 +24,12 @@ from semel.machine.events import (
     TxnPublished,
     producer_in,
 )
+from semel.machine.policies import open_txns
 from semel.machine.producer_counts import note_unused
 from semel.machine.producers import drop_receipts, receipts_of
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, drop_owner, find_producer, put_producer
-from semel.machine.streams import find_stream
+from semel.machine.streams import find_any
 from semel.machine.txn.apply_end import set_registered
 from semel.model.commands import DENSE, ExpireProducer, ForgetProducer
 from semel.model.limits import REGISTRATION_MORE_HOURS, TOMBSTONE_MS
@@ -137,7 +138,7 @@ def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer
 
 def _txns_in(state: State, stream: Stream, producer_id: str) -> set[int]:
     """Return the numbers of a producer's pending transactions that have messages in a stream."""
-    return state.owned.get((True, producer_id), set()).intersection(stream.open or ())
+    return state.owned.get((True, producer_id), set()).intersection(open_txns(state, stream))
 
 
 def apply_forgotten(
@@ -185,6 +186,7 @@ def _make_tombstone(
         hour=state.hours,
         is_brief=is_brief,
         ended_ms=time_ms,
+        parts=None,
     )
     state.next_tombstone += 1
     _set(state, stream, producer_id, row)
@@ -212,7 +214,7 @@ def _refuse(state: State, item: RetiredProducer) -> tuple[Refusal | None, int]:
     """Return the refusal for one producer, or None, and the number of its stream, or 0."""
     if item.path is None:
         return _refuse_registration(state, item), 0
-    stream = find_stream(state, item.path)
+    stream = find_any(state, item.path)
     if not isinstance(stream, Stream):
         assert isinstance(stream, Refusal)
         return stream, 0  # a

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.machine.rows import OwnedKey
 from semel.machine.state import State, find_producer
@@ -39,13 +40,17 @@ from semel.model.commands import (
     Trim,
     TxnCall,
 )
+from semel.model.group_commands import DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams
 from semel.model.outcomes import (
     NotFound,
     Refusal,
     UnknownPolicy,
 )
 from semel.model.outcomes_access import Forbidden, ReservedPath, UnknownThing
+from semel.model.outcomes_groups import UnknownGroup
+from semel.model.outcomes_topics import TopicNotFound
 from semel.model.outcomes_txn import StreamRefused, UnknownSink, UnknownTransaction
+from semel.model.patterns import literal_prefix
 from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.producer_commands import RetireProducers
 from semel.model.rights import (
@@ -62,11 +67,21 @@ from semel.model.rights import (
     RESERVED,
     SINK,
     STREAM,
+    TOPIC,
     TRANSACTION,
     TRANSACTIONAL,
     WRITE,
     Caller,
+    group_of,
     writes_somewhere,
+)
+from semel.model.topic_commands import (
+    AppendTopic,
+    CloseTopic,
+    CreateTopic,
+    DeleteTopic,
+    GrowTopic,
+    OnTopic,
 )
 
 
@@ -95,6 +110,12 @@ Checks = Iterator[Check]
 
 def _stream(path: str, right: str) -> Check:
     return Check(STREAM, path, right, NotFound())
+
+
+def _stream_or_topic(state: State, path: str, right: str) -> Check:
+    stream = state.by_path.get(path)
+    is_topic = stream is not None and stream.topic is not None
+    return Check(TOPIC if is_topic else STREAM, path, right, NotFound())
 
 
 def _listed_stream(path: str, right: str) -> Check:
@@ -164,7 +185,8 @@ def _streams_of(state: State, txn_id: str, hidden: Refusal) -> Checks:
     txn = state.transactions.get(txn_id)
     if txn is not None and (TRANSACTION, 0, txn_id) not in state.owners:
         for number in sorted(txn.streams):
-            yield Check(STREAM, state.by_number[number].row.path, WRITE, hidden)
+            path = state.by_number[number].row.path
+            yield replace(_stream_or_topic(state, path, WRITE), hidden=hidden)
 
 
 def _sink(app: str) -> Check:
@@ -220,7 +242,7 @@ def _register(state: State, command: Register, caller: Caller) -> Checks:
 
 
 def _claim(state: State, command: ClaimProducer, caller: Caller) -> Checks:
-    yield _stream(command.path, WRITE)
+    yield _stream_or_topic(state, command.path, WRITE)
     yield from _idempotent(caller)
     yield from _uses_producer(state, command.path, command.producer_id)
 
@@ -230,12 +252,12 @@ def _retire(state: State, command: RetireProducers, _caller: Caller) -> Checks:
         if item.path is None:
             yield _registration(item.id, is_use=False)
         else:
-            yield _stream(item.path, DESCRIBE)
+            yield _stream_or_topic(state, item.path, DESCRIBE)
             yield from _ends_producer(state, item.path, item.id)
 
 
 def _forget(state: State, command: ForgetProducer, _caller: Caller) -> Checks:
-    yield _stream(command.path, DESCRIBE)
+    yield _stream_or_topic(state, command.path, DESCRIBE)
     yield from _ends_producer(state, command.path, command.producer_id)
 
 
@@ -249,7 +271,7 @@ def _owner(state: State, owner: Owner, caller: Caller) -> Checks:
 def _begin(state: State, command: Begin, caller: Caller) -> Checks:
     yield from _idempotent(caller)
     for path in command.streams:
-        yield _listed_stream(path, WRITE)
+        yield _written(state, path)
     yield Check(TRANSACTION, command.id, ADMIN, key=(TRANSACTION, 0, command.id))
     yield from _streams_of(state, command.id, Forbidden(ADMIN, TRANSACTION, command.id))
     yield from _owner(state, command.owner, caller)
@@ -274,7 +296,7 @@ def _prepare(state: State, command: Prepare, caller: Caller) -> Checks:
 def _add_streams(state: State, command: AddStreams, caller: Caller) -> Checks:
     yield from _call(state, command, caller)
     for path in command.streams:
-        yield _listed_stream(path, WRITE)
+        yield _written(state, path)
 
 
 def _moves(positions: Iterable[PositionMove]) -> Checks:
@@ -291,7 +313,7 @@ def _add_positions(state: State, command: AddPositions, caller: Caller) -> Check
 def _commit(state: State, command: Commit, caller: Caller) -> Checks:
     yield from _idempotent(caller)
     for append in command.appends:
-        yield _listed_stream(append.path, WRITE)
+        yield _written(state, append.path)
     yield from _moves(command.positions)
     for path, _ in command.expects:
         yield _listed_stream(path, DESCRIBE)
@@ -309,11 +331,47 @@ def _pin(_state: State, command: PinSnapshot, _caller: Caller) -> Checks:
         yield _listed_stream(pinned.path, READ)
 
 
+def _append_topic(state: State, command: AppendTopic, caller: Caller) -> Checks:
+    yield Check(TOPIC, command.path, WRITE, TopicNotFound())
+    if command.transaction is not None:
+        yield from _idempotent(caller)
+        yield from _transaction_of(state, command.transaction.id)
+    if command.producer is not None:
+        yield from _idempotent(caller)
+        yield from _uses_producer(state, command.path, command.producer.id, caller)
+
+
+def _topic(right: str) -> "Rule":
+    return lambda _state, command, _caller: [Check(TOPIC, command.path, right, TopicNotFound())]
+
+
+def _written(state: State, path: str) -> Check:
+    """Return the check of a write to a stream or a topic that a command lists."""
+    return replace(_stream_or_topic(state, path, WRITE), hidden=StreamRefused(path, NotFound()))
+
+
+def _join(_state: State, command: JoinGroup, _caller: Caller) -> Checks:
+    yield Check(GROUP, command.group, WRITE)
+    for path in command.streams:
+        yield _listed_stream(path, READ)
+    for path in command.topics:
+        yield Check(STREAM, f"{path}/", READ, StreamRefused(path, TopicNotFound()))
+    for pattern in command.patterns:
+        yield Check(STREAM, literal_prefix(pattern), READ)
+
+
+def _set_positions(_state: State, command: SetPositions, _caller: Caller) -> Checks:
+    yield from _moves(command.positions)
+    if command.by_operator:
+        for move in command.positions:
+            yield Check(GROUP, move.group, ADMIN)
+
+
 def _change_owner(state: State, command: ChangeOwner, _caller: Caller) -> Checks:
     key = owned_key(state, command)
     path, hidden = command.path or "", None
     if path:
-        yield _stream(path, DESCRIBE)  # it includes the right to see the producers
+        yield _stream_or_topic(state, path, DESCRIBE)  # it includes the right to see the producers
     else:
         hidden = UnknownThing()
     yield Check(command.kind, command.name, ADMIN, hidden, key, path, is_use=False)
@@ -326,7 +384,7 @@ RULES: Final[Mapping[type, Rule]] = {
     Create: _create,
     Delete: lambda _state, command, _caller: [_stream(command.path, DELETE)],
     Trim: lambda _state, command, _caller: [_stream(command.path, DELETE)],
-    SwitchDedup: lambda _state, command, _caller: [_stream(command.path, ADMIN)],
+    SwitchDedup: lambda state, command, _caller: [_stream_or_topic(state, command.path, ADMIN)],
     Register: _register,
     ClaimProducer: _claim,
     RetireProducers: _retire,
@@ -339,7 +397,7 @@ RULES: Final[Mapping[type, Rule]] = {
     AbortTxn: _call,
     FenceTxn: _call,
     Commit: _commit,
-    SetPositions: lambda _state, command, _caller: _moves(command.positions),
+    SetPositions: _set_positions,
     PinSnapshot: _pin,
     RebindSink: lambda _state, command, _caller: [_sink(command.app)],
     ForgetSink: lambda _state, command, _caller: [_sink(command.app)],
@@ -348,6 +406,17 @@ RULES: Final[Mapping[type, Rule]] = {
         Check(POLICY, command.prefix, DELETE, UnknownPolicy())
     ],
     ChangeOwner: _change_owner,
+    CreateTopic: lambda _state, command, _caller: [Check(TOPIC, command.path, CREATE)],
+    GrowTopic: _topic(ADMIN),
+    CloseTopic: _topic(DELETE),
+    DeleteTopic: _topic(DELETE),
+    AppendTopic: _append_topic,
+    JoinGroup: _join,
+    ReleaseStreams: lambda _state, command, _caller: [Check(GROUP, command.group, WRITE)],
+    LeaveGroup: lambda _state, command, _caller: [Check(GROUP, command.group, WRITE)],
+    DeleteGroup: lambda _state, command, _caller: [
+        Check(GROUP, command.group, DELETE, UnknownGroup())
+    ],
 }
 
 
@@ -356,12 +425,16 @@ RULES: Final[Mapping[type, Rule]] = {
 
 def refuse_reserved(command: EngineCommand) -> Refusal | None:
     """Refuse a client's command that changes a stream below `__semel/`, or writes to one."""
-    is_reserved = any(path.startswith(RESERVED) for path in _written_paths(command))
+    is_reserved = any(
+        path.startswith(RESERVED) and group_of(path) is None for path in _written_paths(command)
+    )
     return ReservedPath() if is_reserved else None
 
 
 def _written_paths(command: EngineCommand) -> Iterable[str]:
     if isinstance(command, Append | Create | Delete | Trim | SwitchDedup | ClaimProducer):
+        return (command.path,)
+    if isinstance(command, OnTopic):
         return (command.path,)
     if isinstance(command, Begin | AddStreams):
         return command.streams

@@ -5,7 +5,7 @@ stream compares one number with each append outside transactions: the version of
 it was last compared with.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from semel.machine.state import State, Stream
 from semel.model.commands import SwitchDedup
 from semel.model.limits import POLICIES_MAX
 from semel.model.outcomes import LimitReached, PolicyDeleted, PolicySet, Switched, UnknownPolicy
+from semel.model.outcomes_topics import StreamInTopic
 from semel.model.policies import BUILT_IN_DEDUP, DedupSource, DeletePolicy, SetPolicy
 
 Policies = Mapping[str, PolicyRow]
@@ -74,9 +75,17 @@ def due_switch(state: State, stream: Stream) -> bool | None:
     Return None if it must not switch: the setting is the stream's own, or the stream has this value
     already, or it is closed, or an inline transaction has messages there.
     """
-    if stream.open or is_settled(state, stream):
+    if is_settled(state, stream) or open_txns(state, stream):
         return None
     return stream.tail.dedup_from is None
+
+
+def open_txns(state: State, stream: Stream) -> Collection[int]:
+    """Return the pending inline transactions with messages in a stream, or in a topic."""
+    if stream.topic is None:
+        return stream.open or ()
+    partitions = (state.by_number[number] for number in stream.topic.partitions)
+    return {number for partition in partitions for number in partition.open or ()}
 
 
 # ---- the own setting of a stream -----------------------------------------------------------------
@@ -88,12 +97,15 @@ def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decisio
     No event is stored if the setting stays the same or a pending transaction prevents the change. A
     stream that loses its own setting is switched by its next append, if a policy requires it.
     """
+    if stream.row.partition >= 0:
+        return Decision(StreamInTopic(state.by_number[stream.row.topic].row.path))
     old, number, is_own = stream.tail, stream.row.number, command.dedup is not None
     since = old.dedup_from
     event: StreamConfigured | DedupSwitched | None = None
     if is_own and command.dedup != (since is not None):
-        if stream.open and not command.dedup:
-            return Decision(holding_txn(state, stream.open))
+        pending = open_txns(state, stream)
+        if pending and not command.dedup:
+            return Decision(holding_txn(state, pending))
         since = old.tail if command.dedup else None
         is_on = command.dedup
         event = StreamConfigured(number, since, True) if is_on else DedupSwitched(number, None)

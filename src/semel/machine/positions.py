@@ -19,12 +19,15 @@ from semel.machine.events import (
     SinkRebound,
     SnapshotPinned,
 )
+from semel.machine.growth_limits import refuse_growth
+from semel.machine.pending import owner_key
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow, TxnRow
-from semel.machine.state import State, Stream, Txn, add_position, drop_owner, owner_key
+from semel.machine.state import State, Stream, Txn, add_position, drop_owner
 from semel.machine.streams import find_by_path
 from semel.model.commands import Metadata, PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
+from semel.model.outcomes_groups import GroupIsShared, IllegalGeneration
 from semel.model.outcomes_txn import (
     BY_DELETION,
     BY_INCARNATION,
@@ -144,18 +147,21 @@ def _name(
     """
     group, to, expected, version = position.group, position.to, position.expected, position.version
     stored = stored_position(stream, group)
+    named = NamedPosition(group, stream.row.number, to, stored.version, expected, version)
+    if position.member is not None:
+        named = replace(named, member=position.member, member_epoch=position.member_epoch)
     refusal = _refuse_incarnation(stream, position, stored)  # A2
+    refusal = refusal or refuse_generation(state, stream, named)
     if refusal is not None:
         return refusal
-    guard = stored.version
     if old is not None:
-        if is_repeat and (old.expected, old.to, old.version) == (expected, to, version):
+        if is_repeat and old == replace(named, guard=old.guard):
             return old  # A3
         if expected not in (None, old.to):
             return PositionConflict(
                 group, position.path, old.to, version=stored.version, reason=BY_PENDING
             )  # A4
-        guard = old.guard  # A5
+        return replace(named, guard=old.guard)  # A5
     else:
         refusal = (
             refuse_held(state, stream, group)  # A6
@@ -164,7 +170,7 @@ def _name(
         )
         if refusal is not None:
             return refusal
-    return NamedPosition(group, stream.row.number, to, guard, expected, version)  # A9
+    return named  # A9
 
 
 # ---- prepare and commit --------------------------------------------------------------------------
@@ -182,6 +188,9 @@ def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refus
     for named in txn.row.positions:
         stream = state.by_number[named.stream]
         stored = stored_position(stream, named.group)
+        refusal = refuse_generation(state, stream, named)
+        if refusal is not None:
+            return refusal
         if stored.version != named.guard:
             return PositionConflict(
                 named.group,
@@ -210,6 +219,29 @@ def refuse_held(
     return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)  # A6, A15
 
 
+def refuse_generation(
+    state: State, stream: Stream, move: PositionMove | NamedPosition, *, by_operator: bool = False
+) -> Refusal | None:
+    """Return a refusal if a move must come from another member of the group, otherwise None.
+
+    If a member of the group owns the stream, only that member can move the position, and only with
+    the epoch at which it owns the stream (table G in `docs/reference/groups.md`).
+    """
+    if not state.shares and move.member is None:
+        return None
+    share, path = state.shares.get(move.group), stream.row.path
+    row = None if share is None else share.streams.get(stream.row.number)
+    if move.member is None:
+        is_owned = share is not None and share.members and row is not None and row.owner is not None
+        return GroupIsShared(move.group, path) if is_owned and not by_operator else None  # G4
+    if share is None or row is None:
+        return IllegalGeneration(move.group, path, 0, move.member_epoch)  # G3
+    is_owner = (row.owner, row.epoch) == (move.member, move.member_epoch)
+    if is_owner and move.member in share.members:
+        return refuse_growth(state, stream, move)  # G1
+    return IllegalGeneration(move.group, path, row.epoch, move.member_epoch)  # G2, G3
+
+
 # ---- moves of a one-shot commit ------------------------------------------------------------------
 
 
@@ -233,6 +265,7 @@ def refuse_commit_moves(
         stored = stored_position(stream, position.group)
         refusal = (
             _refuse_incarnation(stream, position, stored)
+            or refuse_generation(state, stream, position)
             or refuse_held(state, stream, position.group, ending)
             or _refuse_from(position, stored)
             or _refuse_mover(position, stored, mover)
@@ -333,6 +366,7 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
         stored = stored_position(stream, position.group)
         refusal = (
             _refuse_incarnation(stream, position, stored)
+            or refuse_generation(state, stream, position, by_operator=command.by_operator)
             or _refuse_from(position, stored)
             or refuse_held(state, stream, position.group)
             or room.refuse(stream, position, stream.tail.tail)

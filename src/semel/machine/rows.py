@@ -33,8 +33,8 @@ class ForkRow(Row, frozen=True, gc=False, array_like=True):
     start: int
 
 
-class StreamRow(Row, frozen=True, gc=False, array_like=True):
-    """The properties of a stream that do not change after it is created."""
+class NewStream(Struct, frozen=True, gc=False, array_like=True):
+    """A stream that a frame creates. Topics and their partitions have frames of their own."""
 
     number: int
     path: str
@@ -45,6 +45,23 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
     expires_at_ms: int | None = None
     inherits_expiry: bool = False
     fork: ForkRow | None = None
+
+
+class StreamRow(NewStream, Row, frozen=True, gc=False, array_like=True):
+    """The properties of a stream that do not change after it is created."""
+
+    topic: int = 0  # the number of the topic that this is, or whose partition this is; otherwise 0
+    partition: int = -1  # the number of the partition, or -1
+
+
+def is_topic(row: StreamRow) -> bool:
+    """Return True if a row is that of a topic, and not of a stream."""
+    return row.topic == row.number
+
+
+def is_partition(row: StreamRow) -> bool:
+    """Return True if a stream is a partition of a topic."""
+    return row.partition >= 0
 
 
 class TailRow(Row, frozen=True, gc=False, array_like=True):
@@ -62,6 +79,21 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     # True if the setting for duplicate detection is the stream's own, and False if the stream
     # inherits it from the policies. None in a row from a version without policies.
     dedup_own: bool | None = None
+    controls: int = -1  # the number of control records; -1 if it is not known
+
+
+class TopicRow(Row, frozen=True, gc=False, array_like=True):
+    """The partitions of a topic. The topic has a StreamRow and a TailRow, too.
+
+    The tail row of a topic counts the messages that were appended to the topic. These numbers are
+    not offsets: they only distinguish the receipts of its producers.
+    """
+
+    partitioner: str
+    partitions: tuple[int, ...]  # the numbers of the streams
+    is_keyed: bool = False  # a message with a key was appended
+    # For each growth of the topic, the tails of the partitions that it had before.
+    fences: tuple[tuple[int, ...], ...] = ()
 
 
 class ProducerRow(Struct, gc=False, array_like=True):
@@ -99,6 +131,8 @@ class ProducerRow(Struct, gc=False, array_like=True):
     hour: int = -1
     is_brief: bool = False  # a tombstone that stays for minutes: of a retired or expiring producer
     ended_ms: int = 0  # when it became a tombstone
+    # Only in topics: the packed parts of each append with a receipt, by the receipt's next offset.
+    parts: dict[int, bytes] | None = None
 
 
 AnyRow = Row | ProducerRow
@@ -117,6 +151,7 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
     first_offset: int
     next_offset: int
     hour: int = 0
+    parts: bytes = b""  # only in topics: the packed parts of the append
 
 
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
@@ -186,8 +221,8 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
 OwnerKey = tuple[bool, str]
 
 
-class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
-    """A position that the commit of a transaction moves to the offset `to`.
+class NewPosition(Struct, frozen=True, gc=False, array_like=True):
+    """A position that a transaction names, without the member of the group that moves it.
 
     `guard` is the version that the position had when the transaction first named it. The commit is
     refused if the version has changed since then.
@@ -200,6 +235,13 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
     # From the last call that named the position. A repeat of that call has the same values.
     expected: int | None = None
     version: int | None = None
+
+
+class NamedPosition(NewPosition, frozen=True, gc=False, array_like=True):
+    """A named position, and the member of the group that moves it, if one does."""
+
+    member: str | None = None
+    member_epoch: int | None = None  # the epoch at which the member owns the stream
 
 
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
@@ -253,6 +295,41 @@ class PositionRow(Row, frozen=True, gc=False, array_like=True):
     version: int = 0
     mover: OwnerKey | None = None
     metadata: Metadata = ()
+
+
+class GroupRow(Row, frozen=True, gc=False, array_like=True):
+    """A group that has or had members. `version` counts the changes of members and owners."""
+
+    version: int
+    next_stream: int  # when the group was created
+
+
+class MemberRow(Row, frozen=True, gc=False, array_like=True):
+    """A member of a group, and what it takes part in sharing."""
+
+    id: str
+    streams: tuple[str, ...]
+    topics: tuple[str, ...]
+    patterns: tuple[str, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    instance: str | None
+    start: str
+    joined_ms: int
+
+
+class ShareRow(Row, frozen=True, gc=False, array_like=True):
+    """Who owns a stream in a group. The row stays when nobody does, so that epochs never go back.
+
+    `starts` is how often in a row the stream was taken from an owner that did not give it up. It
+    counts only while the position has the version `counted_version`.
+    """
+
+    owner: str | None
+    epoch: int
+    is_revoking: bool = False  # the owner was asked to release the stream
+    starts: int = 0
+    counted_version: int = 0
 
 
 class SnapshotRow(Row, frozen=True, gc=False, array_like=True):
@@ -374,6 +451,16 @@ def _decode_owner(key: bytes) -> OwnedKey:
     return _OWNED_BY_BYTE[key[:1]], *_decode_owned(key[1:])
 
 
+def _encode_member(key: tuple[str, str]) -> bytes:
+    group, member = key
+    return group.encode() + b"\0" + member.encode()
+
+
+def _decode_member(key: bytes) -> tuple[str, str]:
+    group, _, member = key.rpartition(b"\0")  # the id of a member has no zero byte
+    return group.decode(), member.decode()
+
+
 def _encode_pair(key: tuple[int, int]) -> bytes:
     return _PAIR.pack(*key)
 
@@ -388,6 +475,7 @@ NAME_KEY: Final = KeyCodec(str.encode, bytes.decode)
 OWNED_KEY: Final = KeyCodec(_encode_owned, _decode_owned)
 PREFIX_KEY: Final = KeyCodec(_encode_prefix, _decode_prefix)
 OWNER_KEY: Final = KeyCodec(_encode_owner, _decode_owner)
+MEMBER_KEY: Final = KeyCodec(_encode_member, _decode_member)
 PAIR_KEY: Final = KeyCodec(_encode_pair, _PAIR.unpack)
 
 

@@ -10,8 +10,16 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
+from semel.machine.pending import (
+    add_named_position,
+    add_transaction,
+    hold_positions,
+    index_stream,
+    mark_open_in,
+)
 from semel.machine.producer_counts import ProducerCounts, Producers, note_unused, sort_tombstones
 from semel.machine.rows import (
+    MEMBER_KEY,
     NAME_KEY,
     NUMBER_KEY,
     OF_STREAM,
@@ -22,10 +30,11 @@ from semel.machine.rows import (
     PREFIX_KEY,
     AbortedRow,
     ChunkBlockRow,
+    GroupRow,
     KeyCodec,
     KeyRow,
+    MemberRow,
     MetaRow,
-    NamedPosition,
     OutcomeRow,
     OwnedKey,
     OwnerKey,
@@ -35,17 +44,21 @@ from semel.machine.rows import (
     ProducerRow,
     RegistryRow,
     Row,
+    ShareRow,
     SinkRow,
     SnapshotRow,
     StreamRow,
     Table,
     TailRow,
     TokenRow,
+    TopicRow,
     TxnRow,
     TxnStreamRow,
+    is_topic,
     tables_of,
 )
-from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
+from semel.machine.shares import Share, load_group, load_member, load_share, load_shares
+from semel.model.commands import TXN_INLINE
 from semel.model.limits import MachineLimits
 
 
@@ -65,7 +78,10 @@ class Stream(Struct, gc=False, eq=False):
     open: dict[int, int] | None = None  # inline transaction -> its first offset; lowest first
     txns: set[int] | None = None  # pending transactions that can write here or name a position
     holds: dict[str, int] | None = None  # group -> the prepared transaction that holds its position
-    policy_version: int = -1  # of the policies with which the stream agrees; -1 if not known
+    # The version of the policies with which the stream agrees; -1 if it is not known or a topic.
+    policy_version: int = -1
+    topic: TopicRow | None = None  # set if this is a topic, and not a stream
+    sharing: set[str] | None = None  # the groups whose members share the stream
 
 
 class Txn(Struct, gc=False, eq=False):
@@ -168,6 +184,10 @@ def _load_position(state: "State", key: tuple[int, str], row: PositionRow) -> No
     add_position(state, state.by_number[number], group, row)
 
 
+def _load_topic(state: "State", number: int, row: TopicRow) -> None:
+    state.by_number[number].topic = row
+
+
 def _load_owner(state: "State", key: OwnedKey, row: OwnerRow) -> None:
     state.owners[key] = row.principal
 
@@ -216,13 +236,22 @@ class Dirty(Struct, eq=False):
         dict[tuple[int, str], PositionRow | None],
         Table(OWNED_KEY, PositionRow, _load_position, OF_STREAM),
     ] = {}
-    snapshots: Annotated[dict[str, SnapshotRow], _by_name("snapshots", SnapshotRow)] = {}
+    snapshots: Annotated[dict[str, SnapshotRow | None], _by_name("snapshots", SnapshotRow)] = {}
     sinks: Annotated[dict[str, SinkRow | None], _by_name("sinks", SinkRow)] = {}
     policies: Annotated[
         dict[str, PolicyRow | None], _by_name("policies", PolicyRow, PREFIX_KEY)
     ] = {}
     tokens: Annotated[dict[str, TokenRow | None], _by_name("tokens", TokenRow)] = {}
     owners: Annotated[dict[OwnedKey, OwnerRow | None], Table(OWNER_KEY, OwnerRow, _load_owner)] = {}
+    topics: Annotated[dict[int, TopicRow], Table(NUMBER_KEY, TopicRow, _load_topic, OF_STREAM)] = {}
+    groups: Annotated[dict[str, GroupRow | None], Table(NAME_KEY, GroupRow, load_group)] = {}
+    members: Annotated[
+        dict[tuple[str, str], MemberRow | None], Table(MEMBER_KEY, MemberRow, load_member)
+    ] = {}
+    shares: Annotated[
+        dict[tuple[int, str], ShareRow | None],
+        Table(OWNED_KEY, ShareRow, load_share, OF_STREAM),
+    ] = {}
     # Maps each forgotten sink to a number. The checkpoint removes the sink's outcomes below it.
     forgotten_sink_cutoffs: dict[str, int] = {}
     dropped: set[int] = set()  # streams that are removed with all their rows
@@ -265,12 +294,15 @@ class State:
         "producer_counts",
         "registry",
         "run_ms",
+        "shares",
         "sink_txn_count",
         "sinks",
         "snapshots",
         "time_ms",
         "tokens",
         "transactions",
+        "unsettled",
+        "wanted",
     )
 
     def __init__(self, limits: MachineLimits | None = None) -> None:
@@ -293,6 +325,12 @@ class State:
         # groups[group][path] is the same row as that in `positions` of the stream. So all positions
         # of a group can be copied at once, however many there are.
         self.groups: dict[str, dict[str, PositionRow]] = {}
+        self.shares: dict[str, Share] = {}
+        # The groups whose owners may have to change, because streams or transactions have changed.
+        # Not stored: after a start, these are all groups that have members.
+        self.unsettled: set[str] = set()
+        # The groups whose members name a stream or a topic, by its path. It can have too many.
+        self.wanted: dict[str, set[str]] = {}
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = self.next_producer = self.next_txn = self.next_outcome = 1
@@ -350,7 +388,7 @@ class State:
                     if row.first >= 0:
                         mark_open_in(self.by_number[number], txn_number, row.first)
         for number, stream in self.by_number.items():
-            if stream.tail is _NO_TAIL:
+            if stream.tail is _NO_TAIL or is_topic(stream.row) != (stream.topic is not None):
                 raise KeyError(number)
             if stream.row.fork is not None:
                 add_fork(self.by_number[stream.row.fork.source], number)
@@ -361,6 +399,7 @@ class State:
             if stream.open:
                 stream.open = dict(sorted(stream.open.items(), key=lambda item: item[1]))
             sort_tombstones(stream.producers)
+        load_shares(self)
 
 
 # ---- streams -------------------------------------------------------------------------------------
@@ -415,24 +454,13 @@ def advance_tail(
         stable_of(stream, tail) if stream.open else tail,
         old.aborted_end,
         old.dedup_own,
+        old.controls,
     )
 
 
 def stable_of(stream: Stream, tail: int) -> int:
     """Return the stable offset that a stream has when its tail is `tail`."""
     return next(iter(stream.open.values())) if stream.open else tail
-
-
-def index_stream(stream: Stream, txn_number: int) -> None:
-    """Record that a pending transaction can write to `stream` or names a position in it."""
-    stream.txns = stream.txns or set()
-    stream.txns.add(txn_number)
-
-
-def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
-    """Record that `first` is the first offset of an inline transaction's messages in `stream`."""
-    stream.open = stream.open or {}
-    stream.open[txn_number] = first
 
 
 def set_owner(state: State, key: OwnedKey, owner: str) -> None:
@@ -449,24 +477,6 @@ def drop_owner(state: State, key: OwnedKey) -> str | None:
     return owner
 
 
-# ---- transactions --------------------------------------------------------------------------------
-
-
-def owner_key(owner: Owner) -> OwnerKey:
-    """Return (True, producer id) or (False, sink id) for the owner of a transaction."""
-    if isinstance(owner, ProducerOwner):
-        return True, owner.id
-    return False, owner.app
-
-
-def add_transaction(state: State, txn: Txn) -> None:
-    """Add a transaction to the indexes that are keyed by id, number and owner."""
-    row = txn.row
-    state.transactions[row.id] = state.by_txn[row.number] = txn
-    state.owned.setdefault(owner_key(row.owner), set()).add(row.number)
-    state.sink_txn_count += not isinstance(row.owner, ProducerOwner)
-
-
 # ---- positions -----------------------------------------------------------------------------------
 
 
@@ -476,22 +486,3 @@ def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> 
         stream.positions = {}
     stream.positions[group] = row
     state.groups.setdefault(group, {})[stream.row.path] = row
-
-
-def add_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
-    """Record that a transaction names a position, which its commit will move."""
-    index_stream(state.by_number[named.stream], txn_number)
-    state.named.setdefault(named.group, {}).setdefault(named.stream, set()).add(txn_number)
-
-
-def hold_positions(state: State, txn: Txn) -> None:
-    """Record that a prepared transaction holds the positions it names. Nobody else can move them.
-
-    In a journal from an older version, several prepared transactions can name the same position. In
-    that case, the oldest of these transactions holds the position.
-    """
-    number = txn.row.number
-    for named in txn.row.positions:
-        stream = state.by_number[named.stream]
-        stream.holds = stream.holds or {}
-        stream.holds[named.group] = min(number, stream.holds.get(named.group, number))

@@ -6,10 +6,13 @@ A number in a comment refers to a row of the table of checks in `docs/reference/
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from semel.machine.checks import check_body, section_of
 from semel.machine.events import (
     Decision,
     Section,
+    Sections,
     StreamConfigured,
     StreamCreated,
     StreamDeleted,
@@ -18,8 +21,10 @@ from semel.machine.events import (
     UnguardedCreated,
 )
 from semel.machine.policies import dedup_source, find_dedup
-from semel.machine.rows import ForkRow, StreamRow, TailRow
-from semel.machine.state import State, Stream
+from semel.machine.rows import ForkRow, NewStream, StreamRow, TailRow
+from semel.machine.shared_events import TopicRemoved
+from semel.machine.state import Effects, State, Stream, set_tail
+from semel.machine.topics import in_topic
 from semel.model.commands import (
     Batch,
     Create,
@@ -49,6 +54,7 @@ from semel.model.outcomes import (
     SubOffsetInvalid,
     Trimmed,
 )
+from semel.model.outcomes_topics import IsTopic
 from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 from semel.model.policies import DedupSource
 
@@ -68,7 +74,7 @@ def decide_create(state: State, command: Create) -> Decision:
     refusal = _refuse_body_and_room(state, command, content_type)
     if refusal is not None:
         return Decision(refusal)
-    row = StreamRow(
+    row = NewStream(
         number=state.next_stream,
         path=command.path,
         incarnation=command.incarnation,
@@ -86,6 +92,8 @@ def decide_create(state: State, command: Create) -> Decision:
 def _compare(state: State, stream: Stream, command: Create) -> Outcome:
     if stream.tail.is_deleted:
         return ConfigConflict("deleted")
+    if stream.topic is not None:
+        return IsTopic()
     row, tail = stream.row, stream.tail
     for field, is_equal in (
         ("content_type", _same_content_type(row, command)),
@@ -96,7 +104,8 @@ def _compare(state: State, stream: Stream, command: Create) -> Outcome:
         ("dedup", _same_dedup(tail, command)),
     ):
         if not is_equal:
-            return ConfigConflict(field)
+            refusal = in_topic(state, stream) if _is_change(command, field) else None
+            return refusal or ConfigConflict(field)
     return Created(
         row.incarnation,
         row.content_type,
@@ -106,6 +115,11 @@ def _compare(state: State, stream: Stream, command: Create) -> Outcome:
         dedup_from=tail.dedup_from,
         source=dedup_source(state.policies, row.path, tail),
     )
+
+
+def _is_change(command: Create, field: str) -> bool:
+    """Return True if the command has a setting that a partition can only share with its topic."""
+    return command.closed if field == "closed" else field in ("ttl", "expires_at", "dedup")
 
 
 def _same_dedup(tail: TailRow, command: Create) -> bool:
@@ -146,6 +160,8 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
     source = state.by_path.get(fork.source)
     if source is None:
         return Decision(NotFound())  # 3
+    if source.topic is not None:
+        return Decision(IsTopic())  # 3
     anchor = source.tail.stable if fork.offset is None else fork.offset
     content_type = command.content_type or source.row.content_type
     refusal = (
@@ -163,7 +179,7 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
         assert fork.stored is not None
         prefix = Batch(fork.stored.payload[: fork.sub_offset])
     inherits = command.ttl_ms is None and command.expires_at_ms is None
-    row = StreamRow(
+    row = NewStream(
         number=state.next_stream,
         path=command.path,
         incarnation=command.incarnation,
@@ -234,7 +250,7 @@ def _refuse_body_and_room(state: State, command: Create, content_type: str) -> O
 
 def _accept(
     state: State,
-    row: StreamRow,
+    row: NewStream,
     command: Create,
     *,
     head: int,
@@ -263,7 +279,7 @@ def _accept(
 
 
 def _created(
-    row: StreamRow, head: int, is_closed: bool, *, own: bool | None, dedup: bool
+    row: NewStream, head: int, is_closed: bool, *, own: bool | None, dedup: bool
 ) -> StreamCreated | StreamConfigured:
     """Return the event that creates a stream. `own` is its own setting for duplicate detection.
 
@@ -283,14 +299,23 @@ def _created(
 
 def find_stream(state: State, path: str) -> Stream | Refusal:
     """Return the stream at `path`, or a refusal if it does not exist or is soft-deleted."""
+    stream = find_any(state, path)
+    return IsTopic() if isinstance(stream, Stream) and stream.topic is not None else stream
+
+
+def find_any(state: State, path: str) -> Stream | Refusal:
+    """Return the stream or topic at `path`, or a refusal if it is missing or soft-deleted."""
     stream = state.by_path.get(path)
     if stream is None:
         return NotFound()
     return Gone() if stream.tail.is_deleted else stream
 
 
-def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
+def decide_delete(state: State, stream: Stream, _command: Delete) -> Decision:
     """Return the decision on a `Delete`. A stream that has forks is only soft-deleted."""
+    refusal = in_topic(state, stream)
+    if refusal is not None:
+        return Decision(refusal)
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
@@ -307,23 +332,29 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
 
 
 def decide_expire(_state: State, stream: Stream, command: Expire) -> Decision:
-    """Return the decision on a command that deletes a stream if it has expired."""
+    """Return the decision on a command that deletes a stream or a topic if it has expired."""
     if not is_expired(stream, now_ms=command.now_ms, elapsed_ms=command.elapsed_ms):
         return Decision(StillAlive())
-    return Decision(Expired(), StreamExpired(stream.row.number))
+    number = stream.row.number
+    if stream.topic is not None:
+        return Decision(Expired(), TopicRemoved(number, is_expired=True))
+    return Decision(Expired(), StreamExpired(number))
 
 
 # ---- several streams -----------------------------------------------------------------------------
 
 
-def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
-    """Return a mapping from each path to its stream.
+def find_by_path(
+    state: State, paths: Iterable[str], *, finds_topics: bool = False
+) -> dict[str, Stream] | StreamRefused:
+    """Return a mapping from each path to its stream or, with `finds_topics`, to its topic.
 
     If a stream does not exist or is soft-deleted, return a refusal for the first such path.
     """
     streams: dict[str, Stream] = {}
+    find = find_any if finds_topics else find_stream
     for path in paths:
-        stream = find_stream(state, path)
+        stream = find(state, path)
         if not isinstance(stream, Stream):
             return StreamRefused(path, stream)
         streams[path] = stream
@@ -380,3 +411,69 @@ def is_expired(stream: Stream, *, now_ms: int, elapsed_ms: int) -> bool:
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
         return True
     return row.ttl_ms is not None and elapsed_ms >= row.ttl_ms
+
+
+# ---- apply ---------------------------------------------------------------------------------------
+
+
+def controls_of(state: State, row: StreamRow) -> int:
+    """Return the number of control records in a new stream, or -1 if a fork may have some."""
+    if row.fork is None or state.by_number[row.fork.source].tail.controls == 0:
+        return 0
+    return -1
+
+
+def mark_prunable(state: State, stream: Stream) -> None:
+    """Mark a stream and all its fork sources for pruning.
+
+    These streams can have messages that are no longer needed. The next checkpoint removes the index
+    entries of such messages.
+    """
+    row = stream.row
+    state.dirty.pruned.add(row.number)
+    while row.fork is not None:
+        row = state.by_number[row.fork.source].row
+        state.dirty.pruned.add(row.number)
+
+
+def remove_unneeded(state: State, stream: Stream) -> list[Stream]:
+    """Remove `stream` if it is deleted and has no forks. Return all removed streams.
+
+    If `stream` was the last fork of a deleted source, the source is removed too, and so on. A
+    deleted topic is removed with its last partition.
+    """
+    removed: list[Stream] = []
+    while stream.tail.is_deleted and not stream.forks and not _has_partitions(state, stream):
+        number = stream.row.number
+        del state.by_number[number]
+        del state.by_path[stream.row.path]
+        state.dirty.streams.pop(number, None)
+        state.dirty.tails.pop(number, None)
+        state.dirty.topics.pop(number, None)
+        state.dirty.dropped.add(number)
+        removed.append(stream)
+        if stream.row.partition >= 0:
+            stream = state.by_number[stream.row.topic]
+            continue
+        fork = stream.row.fork
+        if fork is None:
+            break
+        stream = state.by_number[fork.source]
+        assert stream.forks is not None
+        stream.forks.discard(number)
+    return removed
+
+
+def _has_partitions(state: State, stream: Stream) -> bool:
+    topic = stream.topic
+    return topic is not None and any(number in state.by_number for number in topic.partitions)
+
+
+def apply_trimmed(
+    state: State, event: StreamTrimmed, _sections: Sections, _time_ms: int
+) -> Effects:
+    """Move the head of a stream."""
+    stream = state.by_number[event.stream]
+    set_tail(state, stream, replace(stream.tail, head=event.head))
+    mark_prunable(state, stream)
+    return Effects((stream,))

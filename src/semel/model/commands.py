@@ -9,8 +9,10 @@ from typing import Final
 from msgspec import Struct
 
 from semel.model.access_commands import AccessCommand
+from semel.model.group_commands import GroupCommand
 from semel.model.policies import PolicyCommand
 from semel.model.producer_commands import LifeCommand
+from semel.model.topic_commands import TopicCommand
 
 # ---- outcomes of transactions --------------------------------------------------------------------
 
@@ -334,7 +336,8 @@ class PositionMove(Struct, frozen=True, gc=False):
     """Move the position of a group in a stream to the offset `to`, and replace its metadata.
 
     Three fields are optional conditions: `expected` (`from` in HTTP) must equal the stored offset,
-    `incarnation` the stream's incarnation, and `version` the version of the stored position.
+    `incarnation` the stream's incarnation, and `version` the version of the stored position. A move
+    by a member of the group has the member's id, and the epoch at which it owns the stream.
     """
 
     group: str
@@ -344,6 +347,8 @@ class PositionMove(Struct, frozen=True, gc=False):
     incarnation: str | None = None
     version: int | None = None
     metadata: Metadata = ()
+    member: str | None = None
+    member_epoch: int | None = None
 
 
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
@@ -390,7 +395,7 @@ class ExpireTxn(Struct, frozen=True, gc=False):
 
 
 class CommitAppend(Struct, frozen=True, gc=False):
-    """One of the appends in a one-shot commit."""
+    """One of the appends in a one-shot commit. `path` is that of a stream or of a topic."""
 
     path: str
     content_type: str | None = None
@@ -440,10 +445,14 @@ class Commit(Struct, frozen=True):
 
 
 class SetPositions(Struct, frozen=True, gc=False):
-    """Move positions without a transaction."""
+    """Move positions without a transaction.
+
+    With `by_operator`, positions are moved also in streams that a member of the group owns.
+    """
 
     now_ms: int
     positions: tuple[PositionMove, ...]
+    by_operator: bool = False
 
 
 class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
@@ -481,20 +490,9 @@ class ForgetSink(Struct, frozen=True, gc=False):
     app: str
 
 
-TxnCommand = (
-    Begin
-    | AddStreams
-    | AddPositions
-    | Prepare
-    | CommitTxn
-    | AbortTxn
-    | FenceTxn
-    | ExpireTxn
-    | Commit
-    | SetPositions
-    | PinSnapshot
-    | RebindSink
-    | ForgetSink
+OneTxnCommand = (
+    Begin | AddStreams | AddPositions | Prepare | CommitTxn | AbortTxn | FenceTxn | ExpireTxn
 )
+TxnCommand = OneTxnCommand | Commit | SetPositions | PinSnapshot | RebindSink | ForgetSink
 
-EngineCommand = Command | PolicyCommand | AccessCommand | TxnCommand
+EngineCommand = Command | PolicyCommand | AccessCommand | TxnCommand | TopicCommand | GroupCommand

@@ -91,6 +91,21 @@ GROUP_NAME_BYTES_MAX: Final = 256
 GROUPS_PER_STREAM_MAX: Final = 10_000
 POSITION_METADATA_BYTES_MAX: Final = 4 * KIB  # as JSON
 SNAPSHOTS_MAX: Final = 100_000
+
+# Topics, and groups whose members share work.
+TOPIC_PARTITIONS_MAX: Final = 1_000
+TOPIC_PATH_BYTES_MAX: Final = 500
+TOPIC_GROWTHS_MAX: Final = 100
+GROUP_MEMBERS_MAX: Final = 1_000
+GROUP_STREAMS_MAX: Final = 10_000
+GROUP_MOVES_MAX: Final = 1_000  # streams that one frame gives to members or asks back
+MEMBER_LIST_MAX: Final = 1_000  # streams, topics or patterns that a member names
+MEMBER_ID_BYTES_MAX: Final = 64
+PATTERN_BYTES_MAX: Final = 512
+INSTANCE_BYTES_MAX: Final = 256
+GROUPS_SHOWN_MAX: Final = 100  # groups whose lag the metrics page has
+SESSION_TIMEOUT_MS_MIN: Final = 1_000
+SESSION_TIMEOUT_MS_MAX: Final = 30 * 60 * 1000
 DIGEST_BYTES_MAX: Final = 256
 
 # The journal.

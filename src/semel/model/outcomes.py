@@ -201,10 +201,13 @@ class StillAlive(Refusal, frozen=True, gc=False):
 
 
 class StreamClosed(Refusal, frozen=True, gc=False):
-    """The stream is closed: it accepts no more appends."""
+    """The stream is closed: it accepts no more appends.
+
+    `next_offset` is its tail. It is None for a topic, which has no offsets.
+    """
 
     code = "stream_closed"
-    next_offset: int
+    next_offset: int | None
 
 
 class ConfigConflict(Refusal, frozen=True, gc=False):

@@ -23,7 +23,7 @@ class Rebalanced(Outcome, frozen=True, gc=False):
 
 
 class GroupDeleted(Outcome, frozen=True, gc=False):
-    """The group is deleted."""
+    """The group and its positions are deleted."""
 
 
 # ---- refused -------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ BY_VERSION: Final = "version"  # `version` is not the stored one: the position w
 BY_MOVER: Final = "mover"  # `from` is missing, and a different producer or sink moved it last
 BY_MOVE: Final = "moved"  # the position was moved after the transaction named it
 BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction named the position
+BY_GROWTH: Final = "growth"  # the topic has grown, and the group must first read all before that
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):

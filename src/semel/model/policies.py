@@ -9,6 +9,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.model.limits import POLICY_PREFIX_BYTES_MAX
+from semel.model.names import is_name
+
 # The prefix of the policy that holds for all streams.
 ROOT: Final = ""
 
@@ -60,3 +63,10 @@ class DedupSource(Struct, frozen=True, gc=False):
         if self.is_own:
             return OWN
         return BUILT_IN if self.prefix is None else POLICY
+
+
+def invalid_policy_field(command: PolicyCommand) -> str | None:
+    """Return the first invalid field of a command on a policy, or None."""
+    if command.prefix and not is_name(command.prefix, POLICY_PREFIX_BYTES_MAX):
+        return "prefix"
+    return "dedup" if isinstance(command, SetPolicy) and command.dedup is None else None

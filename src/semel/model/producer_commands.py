@@ -5,6 +5,18 @@ A tombstone is what stays of a producer that has ended: it refuses late copies o
 
 from msgspec import Struct
 
+from semel.model.limits import (
+    PATH_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    RETIRE_LIST_MAX,
+    SESSION_BYTES_MAX,
+)
+from semel.model.names import (
+    first_invalid,
+    is_optional_name,
+    is_optional_number,
+)
+
 
 class RetiredProducer(Struct, frozen=True, gc=False):
     """A producer to retire, and the identity of the instance that retires it.
@@ -67,3 +79,34 @@ class CountHour(Struct, frozen=True, gc=False):
 
 
 LifeCommand = RetireProducers | ExpireRegistration | DropTombstones | CountHour
+
+
+# ---- fields --------------------------------------------------------------------------------------
+
+
+def invalid_producer_field(producer_id: str | None, epoch: int | None) -> str | None:
+    """Return the first invalid field of the identity of a producer, or None."""
+    if not is_optional_name(producer_id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    return None if is_optional_number(epoch) else "producer_epoch"
+
+
+def invalid_retire_field(command: RetireProducers) -> str | None:
+    """Return the first invalid field of a retirement of producers, or None."""
+    if not 0 < len(command.producers) <= RETIRE_LIST_MAX:
+        return "producers"
+    return next(filter(None, map(_invalid_item_field, command.producers)), None)
+
+
+def _invalid_item_field(item: RetiredProducer) -> str | None:
+    has_identity = item.epoch is not None or (item.path is not None and item.session is not None)
+    return invalid_producer_field(item.id, item.epoch) or first_invalid(
+        ("path", is_optional_name(item.path, PATH_BYTES_MAX)),
+        ("session", is_optional_name(item.session, SESSION_BYTES_MAX)),
+        ("producer_epoch", has_identity),
+    )
+
+
+def invalid_registration_field(command: ExpireRegistration) -> str | None:
+    """Return the first invalid field of the end of a registration, or None."""
+    return invalid_producer_field(command.id, None)

@@ -7,6 +7,7 @@ Nothing is allowed that no scope grants. The rules are in `docs/reference/access
 
 from collections.abc import Iterable
 from typing import Final
+from urllib.parse import quote, unquote
 
 from msgspec import Struct, field
 
@@ -45,6 +46,11 @@ RIGHTS: Final = (READ, WRITE, CREATE, DELETE, DESCRIBE, ADMIN)
 CLUSTER_RIGHTS: Final = (DESCRIBE, ADMIN, IDEMPOTENT, TRANSACTIONAL)
 
 RESERVED: Final = "__semel/"  # streams below it are the server's; only `admin` reads them
+# Streams of a group, with the percent-encoded name of the group after the prefix. Whoever may write
+# as the group may create, write and delete them.
+DEAD_LETTERS: Final = f"{RESERVED}dead/"
+RETRIES: Final = f"{RESERVED}retry/"
+REPLAYS: Final = f"{RESERVED}replay/"  # the group that replays the dead letters of another group
 NEVER: Final = 2**63  # the expiry of what does not expire, in milliseconds
 ENDED: Final = -1  # the version of a caller that is no longer valid
 
@@ -150,9 +156,54 @@ class Caller(Struct, eq=False):
         """
         if self.is_admin:
             return True
-        if kind == STREAM and name.startswith(RESERVED):
-            return False
+        if name.startswith(RESERVED) and kind in (STREAM, GROUP):
+            group = group_of(name)
+            if group is None:
+                return kind == GROUP and is_granted(self.scopes, kind, name, right)
+            kind, name = GROUP, group
+            right = right if right in (READ, DESCRIBE) else WRITE
         return is_granted(self.scopes, kind, name, right)
+
+
+def group_of(path: str) -> str | None:
+    """Return the group that a reserved name belongs to, or None if it belongs to no group.
+
+    Such names are the streams with a group's dead letters and retries, and the group that replays.
+    """
+    for prefix in (DEAD_LETTERS, RETRIES, REPLAYS):
+        if path.startswith(prefix):
+            encoded = path[len(prefix) :]
+            group = unquote(encoded)
+            return group if group and _encoded(group) == encoded else None
+    return None
+
+
+def _encoded(group: str) -> str:
+    """Return a group's name, percent-encoded, as a segment of a path.
+
+    The dots of `.` and `..` are encoded too, because no path can have these segments.
+    """
+    return group.replace(".", "%2E") if group in (".", "..") else quote(group, safe="")
+
+
+def is_of_server(path: str) -> bool:
+    """Return True if only the server itself may write to the stream at `path`."""
+    return path.startswith(RESERVED) and group_of(path) is None
+
+
+def retries_of(group: str) -> str:
+    """Return the path of the stream with a group's retries."""
+    return RETRIES + _encoded(group)
+
+
+def dead_letters_of(group: str) -> str:
+    """Return the path of the stream with a group's dead letters."""
+    return DEAD_LETTERS + _encoded(group)
+
+
+def replays_of(group: str) -> str:
+    """Return the name of the group that replays a group's dead letters."""
+    return REPLAYS + _encoded(group)
 
 
 def make_caller(

@@ -61,6 +61,20 @@ from semel.model.commands import (
     TxnCall,
     TxnTag,
 )
+from semel.model.group_commands import (
+    DeleteGroup,
+    ExpireMember,
+    JoinGroup,
+    LeaveGroup,
+    RebalanceGroup,
+    ReleaseStreams,
+    TakeStream,
+    invalid_group_field,
+    invalid_join_field,
+    invalid_member_field,
+    invalid_release_field,
+    invalid_take_field,
+)
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     CURSOR_BYTES_MAX,
@@ -71,26 +85,44 @@ from semel.model.limits import (
     IDEMPOTENCY_KEY_BYTES_MAX,
     INCARNATION_BYTES_MAX,
     MEDIA_TYPE_BYTES_MAX,
+    MEMBER_ID_BYTES_MAX,
     NUMBER_MAX,
     PATH_BYTES_MAX,
-    POLICY_PREFIX_BYTES_MAX,
     POSITION_METADATA_BYTES_MAX,
     PRODUCER_ID_BYTES_MAX,
-    RETIRE_LIST_MAX,
     SESSION_BYTES_MAX,
     STREAM_SEQ_BYTES_MAX,
+    TOPIC_PATH_BYTES_MAX,
     TXN_ID_BYTES_MAX,
     TXN_LIST_MAX,
     TXN_TIMEOUT_MS_MAX,
 )
-from semel.model.names import is_name, is_number
-from semel.model.policies import DeletePolicy, PolicyCommand, SetPolicy
+from semel.model.names import (
+    first_invalid,
+    is_name,
+    is_number,
+    is_optional_name,
+    is_optional_number,
+)
+from semel.model.policies import DeletePolicy, SetPolicy, invalid_policy_field
 from semel.model.producer_commands import (
     CountHour,
     DropTombstones,
     ExpireRegistration,
-    RetiredProducer,
     RetireProducers,
+    invalid_producer_field,
+    invalid_registration_field,
+    invalid_retire_field,
+)
+from semel.model.topic_commands import (
+    AppendTopic,
+    CloseTopic,
+    CreateTopic,
+    DeleteTopic,
+    GrowTopic,
+    invalid_create_topic_field,
+    invalid_partitions_field,
+    invalid_topic_field,
 )
 
 # ---- names, numbers, batches ---------------------------------------------------------------------
@@ -111,22 +143,6 @@ def is_batch(batch: Batch) -> bool:
     return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count
 
 
-def _first_invalid(*checks: tuple[str, bool]) -> str | None:
-    """Return the name of the first field that is not valid, or None if all are valid.
-
-    Each check is a pair of a field's name and a bool. The bool is True if the field is valid.
-    """
-    return next((field for field, is_valid in checks if not is_valid), None)
-
-
-def _is_optional_name(text: str | None, bytes_max: int) -> bool:
-    return text is None or is_name(text, bytes_max)
-
-
-def _is_optional_number(number: int | None) -> bool:
-    return number is None or is_number(number)
-
-
 # ---- transactions, groups and sinks --------------------------------------------------------------
 
 
@@ -137,14 +153,14 @@ def _in_txn(named: TxnTag | TxnCall | ExpireTxn) -> str | None:
 
 
 def _in_txn_tag(tag: TxnTag) -> str | None:
-    return _in_txn(tag) or (None if _is_optional_number(tag.seq) else "transaction_seq")
+    return _in_txn(tag) or (None if is_optional_number(tag.seq) else "transaction_seq")
 
 
 def _in_begin(command: Begin) -> str | None:
     is_produced = isinstance(command.owner, ProducerOwner)
     timeout_ms = command.timeout_ms
     is_timeout = timeout_ms is None or (is_produced and 0 < timeout_ms <= TXN_TIMEOUT_MS_MAX)
-    field = _first_invalid(
+    field = first_invalid(
         ("transaction_id", is_name(command.id, TXN_ID_BYTES_MAX)),
         ("kind", command.kind in (TXN_INLINE, TXN_STAGED)),
         ("timeout_ms", is_timeout),
@@ -154,15 +170,9 @@ def _in_begin(command: Begin) -> str | None:
 
 def _in_owner(owner: Owner) -> str | None:
     if isinstance(owner, ProducerOwner):
-        return _in_producer(owner.id, owner.epoch)
+        return invalid_producer_field(owner.id, owner.epoch)
     is_valid = is_name(owner.app, TXN_ID_BYTES_MAX)
     return None if is_valid and is_number(owner.version) and is_number(owner.partition) else "sink"
-
-
-def _in_producer(producer_id: str | None, epoch: int | None) -> str | None:
-    if not _is_optional_name(producer_id, PRODUCER_ID_BYTES_MAX):
-        return "producer_id"
-    return None if _is_optional_number(epoch) else "producer_epoch"
 
 
 def _in_paths(paths: Iterable[str]) -> str | None:
@@ -170,7 +180,7 @@ def _in_paths(paths: Iterable[str]) -> str | None:
 
 
 def _in_call(command: TxnCall) -> str | None:
-    return _in_txn(command) or _in_producer(command.producer_id, command.producer_epoch)
+    return _in_txn(command) or invalid_producer_field(command.producer_id, command.producer_epoch)
 
 
 def _in_streams(command: AddStreams) -> str | None:
@@ -187,13 +197,22 @@ def _in_positions(positions: tuple[PositionMove, ...]) -> str | None:
 
 def _in_position(position: PositionMove) -> str | None:
     numbers = (position.to, position.expected or 0, position.version or 0)
-    return _first_invalid(
+    return first_invalid(
         ("group", is_name(position.group, GROUP_NAME_BYTES_MAX)),
         ("path", is_name(position.path, PATH_BYTES_MAX)),
         ("positions", all(map(is_number, numbers))),
         ("incarnation", is_name(position.incarnation or "-", INCARNATION_BYTES_MAX)),
         ("metadata", not position.metadata or is_metadata(position.metadata)),
+        ("member", _is_member(position)),
     )
+
+
+def _is_member(position: PositionMove) -> bool:
+    """Return True if a move has both a member and an epoch, or neither."""
+    member, epoch = position.member, position.member_epoch
+    if member is None or epoch is None:
+        return member is None and epoch is None
+    return is_name(member, MEMBER_ID_BYTES_MAX) and is_number(epoch)
 
 
 def is_metadata(metadata: Metadata) -> bool:
@@ -231,9 +250,9 @@ def _in_committer(command: Commit) -> str | None:
         return "sink" if command.producer_id is not None else _in_sink(command.sink)
     if None in (command.producer_id, command.producer_epoch, command.producer_seq):
         return "producer"
-    if not _is_optional_number(command.producer_seq):
+    if not is_optional_number(command.producer_seq):
         return "producer_seq"
-    return _in_producer(command.producer_id, command.producer_epoch)
+    return invalid_producer_field(command.producer_id, command.producer_epoch)
 
 
 def _in_sink(tag: SinkTag) -> str | None:
@@ -249,7 +268,7 @@ def _in_sink(tag: SinkTag) -> str | None:
 
 def _in_commit_append(append: CommitAppend) -> str | None:
     batch = append.batch
-    return _first_invalid(
+    return first_invalid(
         ("path", is_name(append.path, PATH_BYTES_MAX)),
         ("appends", batch is not None or append.body_error is not None),
         ("batch", batch is None or is_batch(batch)),
@@ -282,7 +301,7 @@ def _in_set(command: SetPositions) -> str | None:
 
 def _in_pin(command: PinSnapshot) -> str | None:
     is_sized = len(command.ranges) <= TXN_LIST_MAX
-    return _first_invalid(
+    return first_invalid(
         ("group", is_name(command.group, GROUP_NAME_BYTES_MAX)),
         ("number", is_number(command.number)),
         ("hash", is_name(command.hash, DIGEST_BYTES_MAX)),
@@ -300,11 +319,7 @@ def _in_rebind(command: RebindSink) -> str | None:
     return _in_sink(SinkTag(command.app, command.query_id, command.last_version + 1))
 
 
-def _in_forget(command: ForgetSink) -> str | None:
-    return None if is_name(command.app, TXN_ID_BYTES_MAX) else "sink"
-
-
-# ---- streams and producers -----------------------------------------------------------------------
+# ---- streams, topics and producers ---------------------------------------------------------------
 
 
 def _in_append(command: Append) -> str | None:
@@ -356,35 +371,16 @@ def _in_trim(command: Trim) -> str | None:
 
 
 def _in_register(command: Register) -> str | None:
-    field = _in_producer(command.producer_id, command.first_epoch)
+    field = invalid_producer_field(command.producer_id, command.first_epoch)
     return field or (None if is_idle_time(command.expires_ms) else "expires")
 
 
-def _in_retire(command: RetireProducers) -> str | None:
-    if not 0 < len(command.producers) <= RETIRE_LIST_MAX:
-        return "producers"
-    return next(filter(None, map(_in_retired, command.producers)), None)
-
-
-def _in_retired(item: RetiredProducer) -> str | None:
-    has_identity = item.epoch is not None or (item.path is not None and item.session is not None)
-    return _in_producer(item.id, item.epoch) or _first_invalid(
-        ("path", _is_optional_name(item.path, PATH_BYTES_MAX)),
-        ("session", _is_optional_name(item.session, SESSION_BYTES_MAX)),
-        ("producer_epoch", has_identity),
-    )
-
-
-def _in_registration(command: ExpireRegistration) -> str | None:
-    return _in_producer(command.id, None)
-
-
 def _in_producer_command(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
-    return _in_path(command) or _in_producer(command.producer_id, None)
+    return _in_path(command) or invalid_producer_field(command.producer_id, None)
 
 
 def _in_claim(command: ClaimProducer) -> str | None:
-    return _in_producer_command(command) or _first_invalid(
+    return _in_producer_command(command) or first_invalid(
         ("producer_mode", command.mode in (DENSE, SPARSE)),
         ("producer_session", is_name(command.session, SESSION_BYTES_MAX)),
         ("expires", is_idle_time(command.expires_ms)),
@@ -393,10 +389,10 @@ def _in_claim(command: ClaimProducer) -> str | None:
 
 def _in_create(command: Create) -> str | None:
     expires_at_ms, fork = command.expires_at_ms, command.fork
-    return _in_path(command) or _first_invalid(
+    return _in_path(command) or first_invalid(
         ("incarnation", is_name(command.incarnation, INCARNATION_BYTES_MAX)),
-        ("content_type", _is_optional_name(command.content_type, MEDIA_TYPE_BYTES_MAX)),
-        ("ttl", _is_optional_number(command.ttl_ms)),
+        ("content_type", is_optional_name(command.content_type, MEDIA_TYPE_BYTES_MAX)),
+        ("ttl", is_optional_number(command.ttl_ms)),
         ("expires_at", expires_at_ms is None or abs(expires_at_ms) <= NUMBER_MAX),
         ("batch", command.batch is None or is_batch(command.batch)),
         ("fork", fork is None or _is_fork(fork)),
@@ -404,7 +400,7 @@ def _in_create(command: Create) -> str | None:
 
 
 def _is_fork(fork: ForkRequest) -> bool:
-    return is_number(fork.sub_offset) and _is_optional_number(fork.offset)
+    return is_number(fork.sub_offset) and is_optional_number(fork.offset)
 
 
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
@@ -417,10 +413,29 @@ def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
 
 
-def _in_policy(command: PolicyCommand) -> str | None:
-    if command.prefix and not is_name(command.prefix, POLICY_PREFIX_BYTES_MAX):
-        return "prefix"
-    return "dedup" if isinstance(command, SetPolicy) and command.dedup is None else None
+def _in_append_topic(command: AppendTopic) -> str | None:
+    batch, transaction = command.batch, command.transaction
+    is_placed = command.partition or command.hint or command.partitions or command.parts
+    is_plain = command.producer is None and command.key is None and transaction is None
+    # The most frequent command. The whole check would look at nothing but the name.
+    if batch is not None and batch.count == 1 and is_plain and not (batch.lengths or is_placed):
+        return None if is_name(command.path, TOPIC_PATH_BYTES_MAX) else "topic"
+    batches = [each for _, each in command.parts] + ([] if batch is None else [batch])
+    partitions = [partition for partition, _ in command.parts]
+    is_grouped, count = bool(command.parts), sum(batch.count for batch in batches)
+    numbers = (command.partition or 0, command.hint or 0, command.partitions or 0, *partitions)
+    field = first_invalid(
+        ("topic", is_name(command.path, TOPIC_PATH_BYTES_MAX)),
+        ("batch", all(map(is_batch, batches)) and (batch is None or not is_grouped)),
+        ("batch", bool(batches) or command.body_error is not None),
+        ("parts", partitions == sorted(set(partitions)) and count <= BATCH_MESSAGES_MAX),
+        ("partitions", not is_grouped or command.partitions is not None),
+        ("partition", all(map(is_number, numbers))),
+    )
+    if field is not None:
+        return field
+    append = Append("-", command.now_ms, producer=command.producer, key=command.key)
+    return _in_append(append) or (None if transaction is None else _in_txn_tag(transaction))
 
 
 # ---- all commands --------------------------------------------------------------------------------
@@ -432,15 +447,15 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     Delete: _in_path,
     Trim: _in_trim,
     SwitchDedup: _in_path,
-    SetPolicy: _in_policy,
-    DeletePolicy: _in_policy,
+    SetPolicy: invalid_policy_field,
+    DeletePolicy: invalid_policy_field,
     Expire: _in_path,
     Register: _in_register,
     ClaimProducer: _in_claim,
     ForgetProducer: _in_producer_command,
     ExpireProducer: _in_producer_command,
-    RetireProducers: _in_retire,
-    ExpireRegistration: _in_registration,
+    RetireProducers: invalid_retire_field,
+    ExpireRegistration: invalid_registration_field,
     DropTombstones: lambda _command: None,
     CountHour: lambda _command: None,
     Begin: _in_begin,
@@ -455,11 +470,23 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     SetPositions: _in_set,
     PinSnapshot: _in_pin,
     RebindSink: _in_rebind,
-    ForgetSink: _in_forget,
+    ForgetSink: lambda command: None if is_name(command.app, TXN_ID_BYTES_MAX) else "sink",
     CreateToken: invalid_token_field,
     RevokeToken: lambda command: None if is_name(command.id, TOKEN_ID_BYTES) else "id",
     NoteTokenUses: lambda _command: None,
     ChangeOwner: invalid_owner_field,
+    CreateTopic: invalid_create_topic_field,
+    GrowTopic: invalid_partitions_field,
+    CloseTopic: invalid_topic_field,
+    DeleteTopic: invalid_topic_field,
+    AppendTopic: _in_append_topic,
+    JoinGroup: invalid_join_field,
+    ReleaseStreams: invalid_release_field,
+    LeaveGroup: invalid_member_field,
+    ExpireMember: invalid_member_field,
+    TakeStream: invalid_take_field,
+    RebalanceGroup: invalid_group_field,
+    DeleteGroup: invalid_group_field,
 }
 
 

@@ -222,6 +222,18 @@ def rows_of(state: State) -> dict[str, dict[Any, Any]]:
         "policies": dict(state.policies),
         "tokens": state.tokens,
         "owners": {key: OwnerRow(owner) for key, owner in state.owners.items()},
+        "topics": {n: s.topic for n, s in streams.items() if s.topic is not None},
+        "groups": {name: share.row for name, share in state.shares.items()},
+        "members": {
+            (name, m): row
+            for name, share in state.shares.items()
+            for m, row in share.members.items()
+        },
+        "shares": {
+            (n, name): row
+            for name, share in state.shares.items()
+            for n, row in share.streams.items()
+        },
     }
 
 

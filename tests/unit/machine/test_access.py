@@ -40,12 +40,16 @@ from semel.model.commands import (
     SnapshotRange,
     SwitchDedup,
     Trim,
+    TxnTag,
 )
+from semel.model.group_commands import DeleteGroup
 from semel.model.outcomes import NotFound, Refusal, UnknownPolicy
 from semel.model.outcomes_access import (
     Forbidden,
     UnknownThing,
 )
+from semel.model.outcomes_groups import UnknownGroup
+from semel.model.outcomes_topics import TopicNotFound
 from semel.model.outcomes_txn import StreamRefused, UnknownSink, UnknownTransaction
 from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.producer_commands import (
@@ -69,6 +73,7 @@ from semel.model.rights import (
     READ,
     SINK,
     STREAM,
+    TOPIC,
     TRANSACTION,
     TRANSACTIONAL,
     WRITE,
@@ -78,7 +83,19 @@ from semel.model.rights import (
     make_caller,
     parse_scope,
 )
+from semel.model.topic_commands import CloseTopic, DeleteTopic
 from tests.unit.machine.builders import append, bury, claim, create, dense, fork
+from tests.unit.machine.topic_builders import (
+    append_topic,
+    create_topic,
+    expire,
+    grow,
+    join,
+    leave,
+    rebalance,
+    release,
+    take,
+)
 from tests.unit.machine.txn_builders import (
     TxnMachine,
     abort,
@@ -105,7 +122,7 @@ def world() -> TxnMachine:
     """Return a machine in which everything exists that the commands of the table use.
 
     There are the streams s, r and source; the producer p in s, and its registration; the
-    transaction t of p; the sink `app`, and its staged transaction u.
+    transaction t of p; the sink `app`, and its staged transaction u; the topic o with p in it.
     """
     return txn_machine(
         create("source"),
@@ -116,10 +133,13 @@ def world() -> TxnMachine:
         stage("u", sunk(2)),
         prepare("u"),
         SetPolicy(0, "logs", dedup=False),
+        create_topic("o", 1),
+        append_topic((b"k", b"1"), path="o", by=dense(0, epoch=0)),
     )
 
 
 IN_S: OwnedKey = (PRODUCER, 1, "p")
+IN_TOPIC: OwnedKey = (PRODUCER, 4, "p")
 REGISTERED: OwnedKey = (PRODUCER, 0, "p")
 THE_TXN: OwnedKey = (TRANSACTION, 0, "t")
 STAGED_TXN: OwnedKey = (TRANSACTION, 0, "u")
@@ -171,6 +191,10 @@ def listed(path: str, right: str) -> Right:
     return Right(STREAM, path, right, StreamRefused(path, NotFound()))
 
 
+def on_topic(right: str, hidden: Refusal | None = None) -> Right:
+    return Right(TOPIC, "o", right, hidden or TopicNotFound())
+
+
 IDEMPOTENT_WRITE = Right(CLUSTER, "", IDEMPOTENT)
 TRANSACTIONAL_WRITE = Right(CLUSTER, "", TRANSACTIONAL)
 ON_BOTH = ("stream:s:write", "stream:r:write")  # the streams of the transactions
@@ -196,6 +220,22 @@ CASES = (
     Case("delete, trim", Delete("s", 0), (on("s", DELETE),)),
     Case("delete, trim", Trim("s", 0, 1), (on("s", DELETE),)),
     Case("set recognition", SwitchDedup("s", 0, False), (on("s", ADMIN),)),
+    Case("set recognition", SwitchDedup("o", 0, False), (on_topic(ADMIN, NotFound()),)),
+    Case("append to a topic", append_topic((b"k", b"1"), path="o"), (on_topic(WRITE),)),
+    Case(
+        "append to a topic",
+        append_topic((b"k", b"1"), path="o", by=dense(1)),
+        (on_topic(WRITE), IDEMPOTENT_WRITE, Own(IN_TOPIC)),
+    ),
+    Case(
+        "append to a topic",
+        append_topic((b"k", b"1"), path="o", by=dense(0, epoch=0), txn=TxnTag("t", 1)),
+        (on_topic(WRITE), IDEMPOTENT_WRITE, OWN_TXN, Own(IN_TOPIC)),
+    ),
+    Case("create a topic", create_topic("new"), (Right(TOPIC, "new", CREATE),)),
+    Case("grow a topic", grow("o", 2), (on_topic(ADMIN),)),
+    Case("close a topic, delete a topic", CloseTopic("o", 0), (on_topic(DELETE),)),
+    Case("close a topic, delete a topic", DeleteTopic("o", 0), (on_topic(DELETE),)),
     Case("register", Register(0), (IDEMPOTENT_WRITE,)),
     Case(
         "register",
@@ -203,6 +243,11 @@ CASES = (
         (IDEMPOTENT_WRITE, Right(PRODUCER, "p", WRITE), Own(REGISTERED)),
     ),
     Case("claim", claim("session"), (on("s", WRITE), IDEMPOTENT_WRITE, Own(IN_S))),
+    Case(
+        "claim",
+        claim("session", path="o"),
+        (on_topic(WRITE, NotFound()), IDEMPOTENT_WRITE, Own(IN_TOPIC)),
+    ),
     Case(
         "retire producers",
         RetireProducers(0, (RetiredProducer("p", "s", 0), RetiredProducer("p", epoch=0))),
@@ -217,6 +262,18 @@ CASES = (
         "begin",
         begin(streams=("s", "r")),
         (IDEMPOTENT_WRITE, listed("s", WRITE), listed("r", WRITE), Own(THE_TXN), Own(REGISTERED)),
+    ),
+    Case(
+        "begin",
+        begin(streams=("s", "r", "o")),
+        (
+            IDEMPOTENT_WRITE,
+            listed("s", WRITE),
+            listed("r", WRITE),
+            on_topic(WRITE, StreamRefused("o", NotFound())),
+            Own(THE_TXN),
+            Own(REGISTERED),
+        ),
     ),
     Case(
         "begin",
@@ -276,6 +333,19 @@ CASES = (
         (IDEMPOTENT_WRITE, Own(THE_SINK), Own(STAGED_TXN, UnknownTransaction(), ON_BOTH)),
     ),
     Case("move positions", SetPositions(0, MOVED), MOVES),
+    Case(
+        "join a group",
+        join("m", "r", topics=("o",), patterns=("logs/*",)),
+        (
+            Right(GROUP, "g", WRITE),
+            listed("r", READ),
+            Right(STREAM, "o/", READ, StreamRefused("o", TopicNotFound())),
+            Right(STREAM, "logs/", READ),
+        ),
+    ),
+    Case("release streams, leave a group", release("m", "r"), (Right(GROUP, "g", WRITE),)),
+    Case("release streams, leave a group", leave("m"), (Right(GROUP, "g", WRITE),)),
+    Case("delete a group", DeleteGroup(0, "g"), (Right(GROUP, "g", DELETE, UnknownGroup()),)),
     Case(
         "pin a snapshot",
         PinSnapshot(0, "g", 1, tuple(SnapshotRange(p, "i", 0, 1) for p in ("r", "source")), "h"),
@@ -362,6 +432,9 @@ def test_a_command_without_a_row_is_refused_to_everybody() -> None:
         ExpireTxn(0, "t", 1),
         Expire("s", 0, 0),
         bury(),
+        expire("m"),
+        take("s"),
+        rebalance(),
     ]
     assert set(get_args(EngineCommand)) == tested | set(map(type, own))
     for command in own:
@@ -398,6 +471,15 @@ def test_a_command_is_refused_if_one_right_is_missing(case: Case, need: Right) -
     assert refuse(state, case.command, seen) == forbidden
     elsewhere = Scope(need.kind, f"{need.name}-2", is_prefix=True, rights=(need.right,))
     assert refuse(state, case.command, caller_with(*others, elsewhere)) == (hidden or forbidden)
+
+
+def test_an_operator_who_moves_positions_needs_admin_on_the_group() -> None:
+    command = SetPositions(0, MOVED, by_operator=True)
+    reads = [scope(need) for need in MOVES if need.kind == STREAM]
+    writer = caller_with(*reads, Scope(GROUP, "g", is_prefix=False, rights=(WRITE,)))
+    assert refuse(world().state, command, writer) == Forbidden(ADMIN, GROUP, "g")
+    operator = caller_with(*reads, Scope(GROUP, "g", is_prefix=False, rights=(ADMIN,)))
+    assert refuse(world().state, command, operator) is None
 
 
 # O1

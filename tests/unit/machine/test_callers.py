@@ -49,6 +49,7 @@ from semel.model.rights import (
 from tests.unit.machine.builders import append, claim, create, dense, fork
 from tests.unit.machine.test_access import IN_S, caller_with, world
 from tests.unit.machine.test_tokens import revoke, token, token_id
+from tests.unit.machine.topic_builders import append_topic, create_topic
 from tests.unit.machine.txn_builders import (
     TxnMachine,
     add_streams,
@@ -300,6 +301,8 @@ RESERVED = (
     begin(streams=("s", INSIDE)),
     add_streams("s", INSIDE),
     one_shot(("s", b"x"), (INSIDE, b"y")),
+    create_topic("__semel/topic"),
+    append_topic((b"k", b"1"), path=INSIDE),
     SetPolicy(0, "__semel", True),
     SetPolicy(0, "__semel/audit", True),
     DeletePolicy(0, "__semel"),
@@ -320,6 +323,8 @@ def test_a_reserved_path_is_refused_to_everybody(command: EngineCommand) -> None
     [
         append(path="__semel"),
         append(path="a/__semel/audit"),
+        append(path="__semel/dead/g"),
+        create("__semel/retry/g"),
         fork("copy", INSIDE),
         SetPositions(0, (PositionMove("g", INSIDE, 0),)),
         one_shot(expects=((INSIDE, 0),)),

@@ -254,3 +254,12 @@ def test_an_append_does_not_change_a_row_that_another_event_has_replaced() -> No
     newest = appended(state, stream, 1)
     assert (newest.last_seq, changed.last_seq, row.last_seq) == (1, 0, 0)
     assert state.dirty.producers[1, "p"] is newest
+
+
+def test_an_append_that_changes_the_row_in_place_notes_the_hour() -> None:
+    state, stream = State(), a_stream(None, ProducerTag("p", 0, 0))
+    row = appended(state, stream, 0)
+    assert appended(state, stream, 1) is row
+    state.hours += 1
+    assert appended(state, stream, 2) is row
+    assert row.hour == state.hours == 1

@@ -1,5 +1,7 @@
 """Dry runs return the outcome that an append would have, without appending."""
 
+from zlib import crc32
+
 import pytest
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from semel.model.outcomes import (
     SequenceGap,
     StaleEpoch,
 )
+from semel.model.outcomes_topics import TopicStored
 from tests.unit.machine.builders import (
     Machine,
     append,
@@ -25,6 +28,7 @@ from tests.unit.machine.builders import (
     snapshot,
     sparse,
 )
+from tests.unit.machine.topic_builders import append_topic, stored, topic_machine
 
 
 def asked(machine: Machine, tag: ProducerTag, path: str = "s") -> DryRun:
@@ -76,6 +80,16 @@ def test_a_stream_that_is_not_there_or_recognises_nothing_says_so() -> None:
     unguarded = machine_of(replace(create(), dedup=False), append(by=dense(0, epoch=0)))
     answer = asked(unguarded, dense(0, epoch=0))
     assert answer == DryRun(Appended(1, 2, False, 0, 0, is_unguarded=True))
+
+
+def test_an_append_to_a_topic_is_tried_too() -> None:
+    machine = topic_machine(append_topic((b"k", b"1"), by=dense(0, epoch=1)))
+    assert isinstance(asked(machine, dense(1, epoch=1), "t").outcome, TopicStored)
+    assert asked(machine, dense(5, epoch=1), "t") == DryRun(SequenceGap(1, 5))
+    assert asked(machine, dense(0, epoch=0), "t") == DryRun(StaleEpoch(1, 0))
+    same = stored((crc32(b"k") % 4, 0, 1), epoch=1, seq=0, is_duplicate=True)
+    found = asked(machine, dense(0, epoch=1), "t")
+    assert found == DryRun(same, replace(same, is_mismatch=True))
 
 
 @pytest.mark.parametrize("name", ["", "p" * 257])

@@ -17,7 +17,7 @@ from semel.model.commands import (
     Trim,
     TxnTag,
 )
-from semel.model.limits import NUMBER_MAX, OUTCOME_HOURS, TXN_CHUNKS_MAX
+from semel.model.limits import NUMBER_MAX, OUTCOME_HOURS
 from semel.model.outcomes import (
     Appended,
     BadBody,
@@ -463,10 +463,10 @@ def test_a_chunk_is_checked_as_an_append_is() -> None:
 
 
 def test_there_is_an_end_to_chunks() -> None:
-    machine = txn_machine(stage())
-    txn = machine.state.transactions["t"]
-    txn.row = replace(txn.row, next_seq=TXN_CHUNKS_MAX)
-    assert unchanged(machine, chunk(TXN_CHUNKS_MAX)) == LimitReached("chunks", TXN_CHUNKS_MAX)
+    limits = MachineLimits(chunks=3)
+    machine = txn_machine(stage(), *(chunk(seq) for seq in range(3)), limits=limits)
+    assert unchanged(machine, chunk(3)) == LimitReached("chunks", 3)
+    assert isinstance(unchanged(machine, chunk(2)), Duplicate)
 
 
 def test_an_implicit_staged_transaction_finds_its_streams() -> None:

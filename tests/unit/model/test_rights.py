@@ -25,11 +25,16 @@ from semel.model.rights import (
     TRANSACTIONAL,
     WRITE,
     Scope,
+    dead_letters_of,
+    group_of,
     is_granted,
+    is_of_server,
     is_within,
     make_caller,
     parse_scope,
     print_scope,
+    replays_of,
+    retries_of,
     scope_problem,
     writes_somewhere,
 )
@@ -272,3 +277,52 @@ def test_the_cluster_is_no_prefix() -> None:
 
 def test_every_right_has_one_name() -> None:
     assert len({*rights.RIGHTS, *rights.CLUSTER_RIGHTS}) == 8
+
+
+# ---- what belongs to a group ---------------------------------------------------------------------
+
+GROUP_NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+
+
+@given(GROUP_NAMES)
+def test_the_streams_of_a_group_are_found_by_its_name_and_back(group: str) -> None:
+    for path in (dead_letters_of(group), retries_of(group)):
+        assert path.startswith("__semel/")
+        assert path.count("/") == 2
+        assert group_of(path) == group
+    assert group_of(replays_of(group)) == group
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["orders", "__semel/audit", "__semel/dead/", "__semel/dead/a/b", "__semel/dead/a%2fb"],
+)
+def test_a_name_that_is_written_in_another_way_belongs_to_no_group(path: str) -> None:
+    assert group_of(path) is None
+
+
+def test_a_right_on_a_group_holds_for_what_belongs_to_it() -> None:
+    reader = make_caller("r", scopes("group:g:read"))
+    writer = make_caller("w", scopes("group:g:write"))
+    everyone = make_caller("e", scopes("stream:*:read,write,create", "group:*:read"))
+    root = make_caller("a", ALL_RIGHTS)
+    for path in ("__semel/dead/g", "__semel/retry/g"):
+        assert reader.may(STREAM, path, READ)
+        assert reader.may(STREAM, path, DESCRIBE)
+        assert not reader.may(STREAM, path, WRITE)
+        assert all(writer.may(STREAM, path, right) for right in (CREATE, WRITE, DELETE))
+        assert everyone.may(STREAM, path, READ)
+        assert not everyone.may(STREAM, path, CREATE)
+        assert root.may(STREAM, path, ADMIN)
+    assert writer.may(GROUP, "__semel/replay/g", WRITE)
+    assert not reader.may(GROUP, "__semel/replay/g", WRITE)
+    assert not writer.may(STREAM, "__semel/dead/h", WRITE)
+
+
+def test_other_reserved_streams_are_for_admins_only() -> None:
+    everyone = make_caller("e", scopes("stream:*:read,write", "group:*:write"))
+    assert not everyone.may(STREAM, "__semel/audit", READ)
+    assert is_of_server("__semel/audit")
+    assert not is_of_server("__semel/dead/g")
+    assert not is_of_server("audit")
+    assert everyone.may(GROUP, "__semel/audit", WRITE)

@@ -18,6 +18,7 @@ from semel.machine.events import (
     Sections,
     SinkStamp,
 )
+from semel.machine.pending import owner_key
 from semel.machine.positions import (
     move_positions,
     named_metadata,
@@ -39,8 +40,9 @@ from semel.machine.state import (
     Txn,
     advance_tail,
     drop_owner,
-    owner_key,
+    set_tail,
 )
+from semel.machine.topic_receipts import note_key
 from semel.machine.txn.draft import (
     Spans,
     chunks_in,
@@ -88,6 +90,8 @@ def end_transactions(
         is_next = control.kind == SECTION_CONTROL and control.base == stream.tail.tail
         invariant(is_next, "the control record is not at the tail of its stream")
         advance_tail(state, stream, control.base + 1, time_ms)
+        if stream.tail.controls >= 0:
+            set_tail(state, stream, replace(stream.tail, controls=stream.tail.controls + 1))
         streams.append(stream)
     return Effects(streams, outcomes, aborted)
 
@@ -105,6 +109,8 @@ def _end(
             stream.open.pop(end.txn, None)
     for named in txn.row.positions:
         remove_named_position(state, end.txn, named)
+        if named.group in state.shares:
+            state.unsettled.add(named.group)
     if end.is_committed:
         metadata = named_metadata(txn.row)
         moves = [(named.group, named.stream, named.to) for named in txn.row.positions]
@@ -217,6 +223,7 @@ def _place(
     ends: dict[int, int] = {}
     for section in sections:
         if section.kind == SECTION_DATA:
+            note_key(state, section)
             tail = ends.get(section.stream, state.by_number[section.stream].tail.tail)
             _check_next(section.base == tail)
             ends[section.stream] = section.base + section.count

@@ -1,8 +1,9 @@
 """The `apply` functions for events of transactions that have not ended yet."""
 
 from collections.abc import Iterable
+from itertools import chain, repeat
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from semel.machine.checks import digest_of_chunk
 from semel.machine.claims import last_receipt, new_producer
@@ -10,13 +11,23 @@ from semel.machine.events import (
     SECTION_STAGED,
     ChunkStaged,
     PositionsNamed,
+    PositionsNamedByMembers,
     PositionsNamedWithMetadata,
     ProducerStamp,
+    Section,
     Sections,
+    StreamAppended,
     TxnBegun,
     TxnExtended,
     TxnPrepared,
     TxnPublished,
+)
+from semel.machine.pending import (
+    add_named_position,
+    add_transaction,
+    hold_positions,
+    index_stream,
+    mark_open_in,
 )
 from semel.machine.positions import (
     add_named,
@@ -31,15 +42,11 @@ from semel.machine.state import (
     State,
     Stream,
     Txn,
-    add_named_position,
-    add_transaction,
     advance_tail,
     find_producer,
-    hold_positions,
-    index_stream,
-    mark_open_in,
     put_producer,
 )
+from semel.machine.topic_receipts import find_partition, note_key, pack_part, store_parts
 from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.draft import push_chunk, push_extent
 from semel.model.commands import DENSE, ProducerOwner
@@ -114,7 +121,12 @@ def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_m
     """Record the positions that a transaction will move when it commits."""
     txn = state.by_txn[event.txn]
     metadata = event.metadata if isinstance(event, PositionsNamedWithMetadata) else ()
-    _name(state, txn, add_named(txn.row, event.positions, metadata), time_ms)
+    members = event.members if isinstance(event, PositionsNamedByMembers) else ()
+    named = [
+        NamedPosition(*astuple(position), *(owner or ()))
+        for position, owner in zip(event.positions, chain(members, repeat(None)), strict=False)
+    ]
+    _name(state, txn, add_named(txn.row, named, metadata), time_ms)
 
 
 def _name(state: State, txn: Txn, row: TxnRow, time_ms: int) -> None:
@@ -129,18 +141,19 @@ def apply_staged(
 ) -> None:
     """Add a chunk to a staged transaction."""
     txn = state.by_txn[event.txn]
-    (section,) = sections
     row = txn.row
     invariant(
-        event.seq == row.next_seq and section.kind == SECTION_STAGED,
+        event.seq == row.next_seq and all(each.kind == SECTION_STAGED for each in sections),
         "the frame does not contain the next chunk of its transaction",
     )
-    number, count = section.stream, section.count
-    index_stream(state.by_number[number], event.txn)
-    old = txn.streams.get(number, TxnStreamRow())
-    _set_stream(state, txn, number, TxnStreamRow(-1, old.messages + count, old.chunks + 1))
-    block = push_chunk(txn.chunk_blocks, lsn, number, count, digest_of_chunk(section))
-    _note_block(state, txn, block)
+    for section in sections:
+        number, count = section.stream, section.count
+        index_stream(state.by_number[number], event.txn)
+        old = txn.streams.get(number, TxnStreamRow())
+        _set_stream(state, txn, number, TxnStreamRow(-1, old.messages + count, old.chunks + 1))
+        block = push_chunk(txn.chunk_blocks, lsn, number, count, digest_of_chunk(section))
+        _note_block(state, txn, block)
+        note_key(state, section)
     deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
     next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
     _set_row(state, txn, next_row)
@@ -163,26 +176,69 @@ def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_m
 
 def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> Effects:
     """Append the messages of an inline transaction to a stream."""
-    append, number = event.append, event.append.stream
-    stream, txn = state.by_number[number], state.by_txn[event.txn]
+    append, txn = event.append, state.by_txn[event.txn]
+    stream = state.by_number[append.stream]
+    _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
+    if stream.topic is not None:
+        return _publish_to_topic(state, txn, stream, append, sections, time_ms)
     (section,) = sections
     first = stream.tail.tail
+    _publish(state, txn, stream, section, time_ms, append.stream_seq)
+    if append.stamp is not None:
+        _record_publish(state, stream, append.stamp, event.txn, first)
+    return Effects((stream,))
+
+
+def _publish(
+    state: State,
+    txn: Txn,
+    stream: Stream,
+    section: Section,
+    time_ms: int,
+    stream_seq: str | None = None,
+) -> None:
+    """Append the messages of an inline transaction to one stream."""
+    number, first, txn_number = stream.row.number, stream.tail.tail, txn.row.number
     invariant(
         section.base == first and not stream.tail.is_closed,
         "the messages must begin at the tail of an open stream",
     )
     row = txn.streams.get(number, TxnStreamRow())
     if row.first < 0:
-        index_stream(stream, event.txn)
-        mark_open_in(stream, event.txn, first)
+        index_stream(stream, txn_number)
+        mark_open_in(stream, txn_number, first)
         row = TxnStreamRow(first)
     _set_stream(state, txn, number, TxnStreamRow(row.first, row.messages + section.count))
-    _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
     _note_block(state, txn, push_extent(txn.chunk_blocks, first, number, section.count))
-    advance_tail(state, stream, first + section.count, time_ms, append.stream_seq)
-    if append.stamp is not None:
-        _record_publish(state, stream, append.stamp, event.txn, first)
-    return Effects((stream,))
+    advance_tail(state, stream, first + section.count, time_ms, stream_seq)
+    if stream.row.partition >= 0:
+        note_key(state, section)
+
+
+def _publish_to_topic(
+    state: State,
+    txn: Txn,
+    topic: Stream,
+    append: StreamAppended,
+    sections: Sections,
+    time_ms: int,
+) -> Effects:
+    """Append the messages of an inline transaction to the partitions of a topic."""
+    streams, parts, first = [], [], topic.tail.tail
+    for section in sections:
+        stream = find_partition(state, topic, section)
+        parts.append(pack_part(stream, section))
+        _publish(state, txn, stream, section, time_ms)
+        streams.append(stream)
+    tail = first + sum(section.count for section in sections)
+    advance_tail(state, topic, tail, time_ms)
+    stamp = append.stamp
+    if stamp is not None:
+        before = find_producer(topic, stamp.id)
+        _record_publish(state, topic, stamp, txn.row.number, first)
+        assert topic.producers is not None
+        store_parts(state, topic.producers[stamp.id], before, tail, b"".join(parts))
+    return Effects((topic, *streams))
 
 
 def _record_publish(

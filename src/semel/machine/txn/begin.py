@@ -3,14 +3,21 @@
 A number in a comment refers to a row of the table of checks in `docs/reference/transactions.md`.
 """
 
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import astuple
+
 from semel.machine.events import (
     Decision,
     PositionsNamed,
+    PositionsNamedByMembers,
     PositionsNamedWithMetadata,
     TxnBegun,
     TxnExtended,
 )
 from semel.machine.positions import name_positions
+from semel.machine.rows import NamedPosition, NewPosition
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
 from semel.machine.txn.draft import Draft, is_raised
@@ -22,6 +29,7 @@ from semel.model.commands import (
     AddPositions,
     AddStreams,
     Begin,
+    Metadata,
     ProducerOwner,
 )
 from semel.model.limits import (
@@ -39,6 +47,8 @@ from semel.model.outcomes import (
     UnknownProducer,
 )
 from semel.model.validation import is_assigned_id
+
+_NEW_POSITION: Final = len(NewPosition.__struct_fields__)
 
 
 def decide_begin(state: State, command: Begin) -> Decision:
@@ -62,7 +72,7 @@ def decide_begin(state: State, command: Begin) -> Decision:
     refusal = _refuse_room(state, command)
     if refusal is not None:
         return Decision(refusal)
-    streams = find_by_path(state, command.streams)
+    streams = find_by_path(state, command.streams, finds_topics=True)
     if not isinstance(streams, dict):
         return Decision(streams)  # 10
     maximum = state.limits.txn_streams
@@ -162,7 +172,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
-    streams = find_by_path(state, command.streams)
+    streams = find_by_path(state, command.streams, finds_topics=True)
     if not isinstance(streams, dict):
         return Decision(streams)
     numbers = [stream.row.number for stream in streams.values()]
@@ -187,8 +197,20 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
     outcome = outcomes.ExtendDone(command.id, len(every) + len(txn.row.lost))
     if not named:
         return Decision(outcome)
-    event = PositionsNamed(txn.row.number, tuple(named))
-    if any(named.values()):
-        metadata = tuple(named.values())
-        event = PositionsNamedWithMetadata(event.txn, event.positions, metadata)
-    return Decision(outcome, event, grows=True)
+    return Decision(outcome, _named_event(txn, named), grows=True)
+
+
+def _named_event(txn: Txn, named: Mapping[NamedPosition, Metadata]) -> PositionsNamed:
+    """Return the event that names positions: the first kind that can store all that they have."""
+    number = txn.row.number
+    positions = tuple(NewPosition(*astuple(position)[:_NEW_POSITION]) for position in named)
+    metadata = tuple(named.values()) if any(named.values()) else ()
+    members = tuple(
+        None if position.member is None else (position.member, position.member_epoch or 0)
+        for position in named
+    )
+    if any(members):
+        return PositionsNamedByMembers(number, positions, metadata, members)
+    if metadata:
+        return PositionsNamedWithMetadata(number, positions, metadata)
+    return PositionsNamed(number, positions)

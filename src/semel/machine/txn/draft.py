@@ -78,6 +78,11 @@ def chunks_in(blocks: list[bytes]) -> Iterator[tuple[int, int, int]]:
             yield start, stream, count
 
 
+def chunk_count(blocks: list[bytes]) -> int:
+    """Return the number of chunks or extents in `blocks`."""
+    return (len(blocks) - 1) * _BLOCK_CHUNKS + len(blocks[-1]) // CHUNK_BYTES if blocks else 0
+
+
 def chunk_at(blocks: list[bytes], seq: int) -> tuple[int, int]:
     """Return the stream and the digest of chunk `seq` of a staged transaction."""
     block, index = divmod(seq, _BLOCK_CHUNKS)

@@ -1,0 +1,104 @@
+"""Patterns of stream paths."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.model.limits import PATTERN_BYTES_MAX
+from semel.model.patterns import is_pattern, literal_prefix, matches
+
+MATCHES = (
+    ("a", "a", True),
+    ("a", "b", False),
+    ("a", "a/b", False),
+    ("a/b", "a/b", True),
+    ("*", "a", True),
+    ("*", "a/b", False),
+    ("a/*", "a/b", True),
+    ("a/*", "a", False),
+    ("a/*", "ab", False),
+    ("a/*", "a/b/c", False),
+    ("*/b", "a/b", True),
+    ("a/*/c", "a/b/c", True),
+    ("a/*/c", "a/c", False),
+    ("**", "a", True),
+    ("**", "a/b/c", True),
+    ("a/**", "a", True),
+    ("a/**", "a/b/c", True),
+    ("a/**", "ab/c", False),
+    ("a/**/z", "a/z", True),
+    ("a/**/z", "a/b/c/z", True),
+    ("a/**/z", "a/b/c", False),
+    ("**/z", "z", True),
+    ("**/b/**", "a/b", True),
+    ("**/b/**", "a/c", False),
+    ("a*", "ab", False),
+    ("a*", "a*", True),
+    ("a.c", "abc", False),
+    ("é/*", "é/ü", True),
+    ("a/*/b", "a//b", True),
+    ("a/*", "a/\n", True),
+)
+
+
+@pytest.mark.parametrize(("pattern", "path", "is_match"), MATCHES)
+def test_a_pattern_matches_whole_segments(pattern: str, path: str, is_match: bool) -> None:
+    assert matches(pattern, path) == is_match
+
+
+@pytest.mark.parametrize("pattern", ["**", "__semel/**", "*/dead/g", "__semel/dead/g"])
+def test_no_pattern_matches_a_reserved_path(pattern: str) -> None:
+    assert not matches(pattern, "__semel/dead/g")
+
+
+segments = st.sampled_from(["a", "b", "*", "**", "x.y"])
+patterns = st.lists(segments, min_size=1, max_size=4).map("/".join)
+paths = st.lists(st.sampled_from(["a", "b", "x.y", "xzy", "*"]), min_size=1, max_size=5)
+
+
+def is_match(pattern: list[str], path: list[str]) -> bool:
+    """Match segment by segment, without regular expressions."""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(is_match(pattern[1:], path[at:]) for at in range(len(path) + 1))
+    return bool(path) and pattern[0] in ("*", path[0]) and is_match(pattern[1:], path[1:])
+
+
+@given(patterns, paths)
+def test_a_pattern_matches_as_segment_by_segment(pattern: str, path: list[str]) -> None:
+    is_any = matches(pattern, "/".join(path))
+    assert is_any == is_match(pattern.split("/"), path)
+    assert not is_any or "/".join(path).startswith(literal_prefix(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [("a/b", "a/b"), ("a/*", "a/"), ("a/**", "a"), ("*", ""), ("**/a", ""), ("a/b/*/c/*", "a/b/")],
+)
+def test_the_literal_prefix_ends_before_the_first_wildcard(pattern: str, prefix: str) -> None:
+    assert literal_prefix(pattern) == prefix
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        ("a/*/**", True),
+        ("**/a/**", True),
+        ("**/a/**/b/**", False),
+        ("", False),
+        ("a//b", False),
+        ("/a", False),
+        ("a/", False),
+        ("x" * PATTERN_BYTES_MAX, True),
+        ("x" * (PATTERN_BYTES_MAX + 1), False),
+        ("\ud800", False),
+    ],
+)
+def test_a_pattern_has_no_empty_segment_and_few_long_wildcards(text: str, is_valid: bool) -> None:
+    assert is_pattern(text) == is_valid
+
+
+def test_matching_takes_no_time_that_grows_exponentially() -> None:
+    pattern = "/".join(["**", *["*"] * 200, "**", "z"])
+    assert not matches(pattern, "/".join(["a"] * 450))
