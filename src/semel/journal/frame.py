@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine import access_events, events
+from semel.machine import access_events, events, shared_events
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
 from semel.model.checksum import Ranges, crc32c
 from semel.model.limits import KIB
@@ -109,10 +109,17 @@ KINDS: Final[dict[type, int]] = {
     events.PositionsMovedWithMetadata: 68,
     events.PositionsNamedWithMetadata: 69,
     events.DecidedWithMetadata: 70,
+    events.PositionsNamedByMembers: 71,
     access_events.TokenCreated: 80,
     access_events.TokensRevoked: 81,
     access_events.TokensUsed: 82,
     access_events.OwnersChanged: 83,
+    shared_events.TopicAdded: 96,
+    shared_events.PartitionsAdded: 97,
+    shared_events.PartitionsClosed: 98,
+    shared_events.TopicRemoved: 99,
+    shared_events.GroupChanged: 112,
+    shared_events.GroupForgotten: 113,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()

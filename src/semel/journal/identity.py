@@ -25,6 +25,9 @@ FORMAT_VERSION: Final = 1
 # Of a directory that has had a token. Older versions of semel would ignore tokens that are in the
 # checkpoint, and let everybody do everything. They refuse this format.
 ACCESS_FORMAT_VERSION: Final = 2
+# Of a directory that has had a topic or a member of a group. Older versions of semel would ignore
+# their tables: they would serve a topic as a stream, and let anybody move a member's position.
+SHARED_FORMAT_VERSION: Final = 3
 FIRST_GENERATION: Final = 1
 _MAGIC: Final = b"semel data\n"
 _CHECKSUM_BYTES: Final = 4
@@ -38,7 +41,7 @@ _LONG_FILE_BYTES: Final = _FILE_BYTES + _GENERATION_BYTES
 class Identity(Struct, frozen=True):
     """The identity of a directory, and its generation: 1, or the time of the last restore.
 
-    `version` is FORMAT_VERSION or ACCESS_FORMAT_VERSION.
+    `version` is one of the format versions above. Each includes what those before it have.
     """
 
     id: bytes
@@ -75,10 +78,11 @@ def read_identity(disk: Files) -> Identity:
     if not is_whole or crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
     version = body[len(_MAGIC)]
-    if not body.startswith(_MAGIC) or version not in (FORMAT_VERSION, ACCESS_FORMAT_VERSION):
+    is_known = FORMAT_VERSION <= version <= SHARED_FORMAT_VERSION
+    if not body.startswith(_MAGIC) or not is_known:
         raise CorruptData(
             "the format of the directory is unknown; this semel reads the formats"
-            f" {FORMAT_VERSION} and {ACCESS_FORMAT_VERSION}",
+            f" {FORMAT_VERSION} to {SHARED_FORMAT_VERSION}",
             file=IDENTITY_NAME,
         )
     generation = int.from_bytes(body[_GENERATION_AT:], "little") or FIRST_GENERATION
@@ -90,9 +94,21 @@ def require_access_format(disk: Disk) -> None:
 
     Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
     """
+    _require_format(disk, ACCESS_FORMAT_VERSION)
+
+
+def require_shared_format(disk: Disk) -> None:
+    """Make versions of semel without topics and members of groups refuse a locked directory.
+
+    Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
+    """
+    _require_format(disk, SHARED_FORMAT_VERSION)
+
+
+def _require_format(disk: Disk, version: int) -> None:
     identity = read_identity(disk)
-    if identity.version != ACCESS_FORMAT_VERSION:
-        write_identity(disk, replace(identity, version=ACCESS_FORMAT_VERSION))
+    if identity.version < version:
+        write_identity(disk, replace(identity, version=version))
 
 
 def raise_generation(disk: Disk, now_ms: int) -> Identity:

@@ -149,12 +149,14 @@ def intact_frame(data: bytes, at: int, segment: int, seed: int) -> Frame | None:
 
 
 def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
-    """Return True if the frame is a chunk of `count` messages for the stream."""
+    """Return True if the frame has a chunk of `count` messages for the stream.
+
+    A frame has several chunks if they were appended to a topic.
+    """
     if not isinstance(frame.record, ChunkStaged):
         return False
-    return [(s.kind, s.stream, s.count) for s in frame.sections] == [
-        (SECTION_STAGED, stream, count)
-    ]
+    chunks = [(s.kind, s.stream, s.count) for s in frame.sections]
+    return (SECTION_STAGED, stream, count) in chunks
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:

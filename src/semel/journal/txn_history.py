@@ -64,7 +64,7 @@ def owner_prefix(owner: Owner) -> bytes:
     return kind + _LENGTH.pack(len(name.encode())) + name.encode()
 
 
-def owner_key(row: OutcomeRow) -> bytes:
+def outcome_owner_key(row: OutcomeRow) -> bytes:
     """Return the key of an outcome in the table `outcome_owners`.
 
     The keys sort by owner (a producer or a sink). For each owner, the oldest outcome comes first.
@@ -233,7 +233,7 @@ def _put_outcome(tables: TableWriter, row: OutcomeRow) -> None:
     _drop_outcome(tables, key)
     tables.put("outcomes", key, _encode(row))
     tables.put("outcome_order", NUMBER_KEY.encode(row.number), key)
-    tables.put("outcome_owners", owner_key(row), key)
+    tables.put("outcome_owners", outcome_owner_key(row), key)
     if isinstance(row.owner, ProducerOwner) and row.ordinal >= OUTCOMES_PER_PRODUCER_MAX:
         oldest = NUMBER_KEY.encode(row.ordinal - OUTCOMES_PER_PRODUCER_MAX)
         _drop_owned(tables, owner_prefix(row.owner) + oldest)
@@ -246,7 +246,7 @@ def _drop_outcome(tables: TableWriter, key: bytes) -> None:
         row = _DECODE(value)
         tables.delete("outcomes", key)
         tables.delete("outcome_order", NUMBER_KEY.encode(row.number))
-        tables.delete("outcome_owners", owner_key(row))
+        tables.delete("outcome_owners", outcome_owner_key(row))
 
 
 def _drop_owned(tables: TableWriter, key: bytes) -> None:

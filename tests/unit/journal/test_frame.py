@@ -8,10 +8,10 @@ the file is right. Only frames that version 1 did not have may be added, at the 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
 `tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin`,
-`frame_v1_positions.bin`, `frame_v1_policies.bin`, `frame_v1_lives.bin`, `frame_v1_metadata.bin` and
-`frame_v1_access.bin` do the same for later additions: sections with extras, claims, transactions,
-positions named by transactions, policies, ends of producers, metadata of positions, and tokens and
-owners.
+`frame_v1_positions.bin`, `frame_v1_policies.bin`, `frame_v1_lives.bin`, `frame_v1_metadata.bin`,
+`frame_v1_access.bin` and `frame_v1_topics.bin` do the same for later additions: sections with
+extras, claims, transactions, positions named by transactions, policies, ends of producers, metadata
+of positions, tokens and owners, and topics and members of groups.
 """
 
 import struct
@@ -38,11 +38,13 @@ from semel.journal.frame import (
     WatermarkMoved,
     peek_length,
 )
-from semel.machine import access_events, events
+from semel.machine import access_events, events, shared_events
 from semel.machine.events import ProducerStamp, Section
 from semel.machine.rows import (
     ForkRow,
-    NamedPosition,
+    MemberRow,
+    NewPosition,
+    NewStream,
     PolicyRow,
     SnapshotRow,
     StreamRow,
@@ -66,6 +68,7 @@ GOLDEN_POLICIES = DATA / "frame_v1_policies.bin"
 GOLDEN_LIVES = DATA / "frame_v1_lives.bin"
 GOLDEN_METADATA = DATA / "frame_v1_metadata.bin"
 GOLDEN_ACCESS = DATA / "frame_v1_access.bin"
+GOLDEN_TOPICS = DATA / "frame_v1_topics.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -118,11 +121,11 @@ def forged(
 
 # ---- the bytes of version 1 ----------------------------------------------------------------------
 
-PLAIN = StreamRow(1, "logs/a", "inc-1", "application/json", 1_700_000_000_000)
-FORK = StreamRow(
+PLAIN = NewStream(1, "logs/a", "inc-1", "application/json", 1_700_000_000_000)
+FORK = NewStream(
     2, "é/f", "inc-2", "text/plain", 1_700_000_000_001, 60_000, None, True, ForkRow(1, "s", 3, 2, 5)
 )
-DATED = StreamRow(3, "d", "inc-3", "text/plain", 5, None, NUMBER_MAX)
+DATED = NewStream(3, "d", "inc-3", "text/plain", 5, None, NUMBER_MAX)
 DENSE_MARK = ProducerStamp("p", "dense", 7, None, 4, 4, 2**64 - 1, None)
 SPARSE_MARK = ProducerStamp("12", "sparse", NUMBER_MAX, "session", 5, 9, 1, b"\x00\xffcursor")
 JOINED = Section(1, 0, 2, b'{"a":1},22', struct.pack("<II", 7, 2), is_joined=True)
@@ -205,8 +208,8 @@ TXN_CASES = (
     Case(events.SinkForgotten("app")),
 )
 
-NAMED = NamedPosition("é", 1, NUMBER_MAX, 3, 7, 3)
-POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMBER_MAX, 0)))),)
+NAMED = NewPosition("é", 1, NUMBER_MAX, 3, 7, 3)
+POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NewPosition("g", NUMBER_MAX, 0)))),)
 
 HOURS_CASES = (Case(events.HourPassed()),)
 
@@ -291,6 +294,56 @@ ACCESS_CASES = (
     Case(access_events.OwnersChanged(None, (("producer", 0, "12"), ("transaction", 0, "ü")))),
 )
 
+TOPIC = StreamRow(7, "orders", "inc-7", "application/json", 1_700_000_000_000, topic=7)
+TIMED_TOPIC = StreamRow(10, "é", "inc-10", "text/plain", 5, 60_000, NUMBER_MAX, topic=10)
+MEMBER = MemberRow(
+    "m1", ("a", "é"), ("orders",), ("a/*", "**"), 1_000, 2_000, "host-1", "latest", 5
+)
+SHORT_MEMBER = MemberRow("m2", ("a",), (), (), 1_800_000, 1_800_000, None, "earliest", NUMBER_MAX)
+TO_PARTITIONS = (
+    replace(JOINED, stream=8, extras=KEYED),
+    Section(9, 4, 1, b"one", extras=FULL),
+)
+TOPICS_CASES = (
+    Case(shared_events.TopicAdded(TOPIC, "crc32", 2)),
+    Case(shared_events.TopicAdded(TIMED_TOPIC, "murmur2", 1_000, None, True, (0, 999))),
+    Case(shared_events.PartitionsAdded(7, 3, "inc-8", (0, NUMBER_MAX))),
+    Case(shared_events.PartitionsAdded(7, 1_000, "é", (1, 2, 3), (3, 999))),
+    Case(shared_events.PartitionsClosed(7)),
+    Case(shared_events.TopicRemoved(7)),
+    Case(shared_events.TopicRemoved(NUMBER_MAX, True)),
+    Case(shared_events.GroupChanged("é", MEMBER, assigned=(shared_events.Assigned(8, "m1", 1),))),
+    Case(
+        shared_events.GroupChanged(
+            "g",
+            SHORT_MEMBER,
+            ("m1", "m0"),
+            ((8, 0), (NUMBER_MAX, 3)),
+            (9,),
+            ((8, NUMBER_MAX),),
+            (
+                shared_events.Assigned(8, "m2", NUMBER_MAX, 2),
+                shared_events.Assigned(11, "m2", 1),
+            ),
+            True,
+        )
+    ),
+    Case(shared_events.GroupForgotten("é")),
+    Case(
+        events.PositionsNamedByMembers(
+            1, (NAMED, NewPosition("g", 2, 5)), (METADATA, ()), (("m1", NUMBER_MAX), None)
+        )
+    ),
+    Case(events.PositionsNamedByMembers(1, (NAMED,), members=(("m1", 1),))),
+    # Kinds that were there before, with a section for each partition of a topic.
+    Case(events.StreamAppended(7, stamp=DENSE_MARK), TO_PARTITIONS),
+    Case(events.TxnPublished(1, events.StreamAppended(7)), TO_PARTITIONS),
+    Case(
+        events.ChunkStaged(2, 0),
+        tuple(replace(each, kind=events.SECTION_STAGED) for each in TO_PARTITIONS),
+    ),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -304,6 +357,7 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_LIVES, LIVES_CASES),
         (GOLDEN_METADATA, METADATA_CASES),
         (GOLDEN_ACCESS, ACCESS_CASES),
+        (GOLDEN_TOPICS, TOPICS_CASES),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "cases",
 )
@@ -357,6 +411,7 @@ def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
             LIVES_CASES,
             METADATA_CASES,
             ACCESS_CASES,
+            TOPICS_CASES,
         )
         for case in cases
     } == set(KINDS)
@@ -394,7 +449,7 @@ sections = plain_sections | rich_sections
 maybe_numbers = st.none() | numbers
 forks = st.builds(ForkRow, numbers, names, numbers, numbers, numbers)
 rows = st.builds(
-    StreamRow,
+    NewStream,
     numbers,
     names,
     names,
@@ -543,8 +598,8 @@ def test_a_newer_version_or_kind_is_told_from_damage() -> None:
     meta = codec.encode_meta(WatermarkMoved())
     with pytest.raises(UnknownVersion, match="version 2"):
         decode(forged(2, meta, version=2))
-    with pytest.raises(UnknownVersion, match="kind 99"):
-        decode(forged(99, meta))
+    with pytest.raises(UnknownVersion, match="kind 250"):
+        decode(forged(250, meta))
 
 
 @pytest.mark.parametrize("flags", [16, events.SECTION_CONTROL | events.SECTION_STAGED])

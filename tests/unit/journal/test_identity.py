@@ -6,10 +6,12 @@ from semel.journal.identity import (
     ACCESS_FORMAT_VERSION,
     FORMAT_VERSION,
     IDENTITY_NAME,
+    SHARED_FORMAT_VERSION,
     Identity,
     raise_generation,
     read_identity,
     require_access_format,
+    require_shared_format,
     write_identity,
 )
 from semel.model.checksum import crc32c
@@ -49,7 +51,10 @@ def test_a_later_generation_is_stored_in_8_more_bytes() -> None:
     assert len(data) == 40
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION, ACCESS_FORMAT_VERSION])
+VERSIONS = (FORMAT_VERSION, ACCESS_FORMAT_VERSION, SHARED_FORMAT_VERSION)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("generation", [1, 2, 2**40])
 def test_an_identity_reads_as_it_was_written(generation: int, version: int) -> None:
     identity = Identity(ID, generation, version)
@@ -74,9 +79,25 @@ def test_format_2_is_written_once() -> None:
     assert disk.digest() == syncs
 
 
-def test_a_restore_keeps_the_format() -> None:
-    disk = written(Identity(ID, version=ACCESS_FORMAT_VERSION))
-    assert raise_generation(disk, NOW_MS) == Identity(ID, NOW_MS, ACCESS_FORMAT_VERSION)
+@pytest.mark.parametrize("version", [FORMAT_VERSION, ACCESS_FORMAT_VERSION])
+def test_a_directory_with_topics_has_format_3(version: int) -> None:
+    disk = written(Identity(ID, 5, version))
+    require_shared_format(disk)
+    assert read_identity(disk) == Identity(ID, 5, 3)
+
+
+def test_format_3_is_written_once_and_includes_access() -> None:
+    disk = written(Identity(ID, version=SHARED_FORMAT_VERSION))
+    digest = disk.digest()
+    require_shared_format(disk)
+    require_access_format(disk)
+    assert disk.digest() == digest
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_restore_keeps_the_format(version: int) -> None:
+    disk = written(Identity(ID, version=version))
+    assert raise_generation(disk, NOW_MS) == Identity(ID, NOW_MS, version)
 
 
 def test_the_generation_is_raised_to_the_time_and_the_id_stays() -> None:
@@ -115,8 +136,8 @@ def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
                 read_identity(disk_with(bytes(flipped)))
 
 
-@pytest.mark.parametrize("version", [0, 3, 255])
+@pytest.mark.parametrize("version", [0, 4, 255])
 def test_another_format_is_refused(version: int) -> None:
     body = b"semel data\n" + bytes([version]) + ID
-    with pytest.raises(CorruptData, match="reads the formats 1 and 2"):
+    with pytest.raises(CorruptData, match="reads the formats 1 to 3"):
         read_identity(disk_with(body + crc32c(body).to_bytes(4, "little")))

@@ -11,11 +11,11 @@ def test_the_names_on_disk_do_not_change() -> None:
     assert set(LOADED) == {
         *("streams", "tails", "producers", "keys", "registry", "segments", "transactions"),
         *("txn_streams", "parts", "positions", "snapshots", "sinks", "policies"),
-        *("tokens", "owners"),
+        *("tokens", "owners", "topics", "groups", "members", "shares"),
     }
     assert set(LOOKED_UP) == {"outcomes", "outcome_order", "outcome_owners", "aborted"}
     assert set(TABLES) == {"meta", "index", *DIGESTED}
-    assert len(TABLES) == len(set(TABLES)) == 21
+    assert len(TABLES) == len(set(TABLES)) == 25
 
 
 def test_every_changed_row_belongs_to_a_declared_table() -> None:
@@ -38,6 +38,10 @@ def test_keys_are_read_back_and_sort_like_their_bytes() -> None:
             ("sink", 0, "app"),
             ("transaction", 0, "t"),
         ],
+        "topics": [1, 2, 256],
+        "groups": ["", "a/b", "é"],
+        "members": [("", "m"), ("g\0", "m"), ("g", "a"), ("g\0h", "m"), ("g", "é"), ("h", "")],
+        "shares": [(1, "b"), (2, "a"), (256, "é")],
     }
     for name, keys in samples.items():
         codec = STATE_TABLES[name].key

@@ -1,6 +1,7 @@
 """The report of a verification."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec import Struct
 
@@ -9,6 +10,9 @@ from semel.model.limits import FINDINGS_MAX
 # A function that shows progress. It is called with the name of the part that is being read, the
 # amount that is done, and the total amount. The total is 0 if it is unknown.
 Progress = Callable[[str, int, int], None]
+
+Decoded = Callable[[str, Any], Iterable[tuple[bytes, Any]]]  # the rows of a table, by their keys
+Corrupt = Callable[[str, bytes, str], None]  # reports damage to a row of a table
 
 
 class Finding(Struct, frozen=True):

@@ -27,38 +27,48 @@ from semel.journal.store import (
     seal_of,
     unseal,
 )
-from semel.journal.txn_history import outcome_key, owner_key
-from semel.journal.verify.access import ACCESS_TABLES, check_owners, check_tokens
+from semel.journal.txn_history import outcome_key, outcome_owner_key
 from semel.journal.verify.report import Progress, Report
+from semel.journal.verify.tables import (
+    ACCESS_TABLES,
+    GROUP_TABLES,
+    check_groups,
+    check_owners,
+    check_tokens,
+    check_topics,
+    parts_problem,
+)
 from semel.machine.rows import (
     NUMBER_KEY,
     OF_STREAM,
     OWNED_KEY,
     PAIR_KEY,
     ChunkBlockRow,
+    KeyRow,
     MetaRow,
     OutcomeRow,
     PolicyRow,
-    PositionRow,
     ProducerRow,
     StreamRow,
     TailRow,
     TxnRow,
     TxnStreamRow,
     is_prefix_key,
+    is_topic,
 )
 from semel.machine.state import STATE_TABLES, State, Stream, add_fork
 from semel.machine.streams import retained_range
 from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
-from semel.model.commands import TXN_STAGED, Metadata
+from semel.model.commands import TXN_STAGED
 from semel.model.limits import NUMBER_MAX
-from semel.model.validation import is_metadata
 
 _PROGRESS_ROWS: Final = 4_096
 # The state tables for which it is not enough that their rows can be decoded. The rows of most of
 # them refer to each other.
-_CHECKED_TOGETHER: Final = ACCESS_TABLES | frozenset(
-    {"streams", "tails", "policies", "transactions", "txn_streams", "parts", "positions"}
+_CHECKED_TOGETHER: Final = (
+    ACCESS_TABLES
+    | GROUP_TABLES
+    | {"streams", "tails", "topics", "policies", "transactions", "txn_streams", "parts"}
 )
 _NO_TXN: Final = "the row belongs to a transaction that does not exist"
 
@@ -97,6 +107,7 @@ class RowCheck:
         """Check all rows, report damage, and collect the undamaged rows as a StoredCheckpoint."""
         self._check_meta()
         self._check_streams()
+        check_topics(self._decoded, self._stored.state, self._corrupt)
         for name in STATE_TABLES:
             if name not in _CHECKED_TOGETHER:
                 self._check_table(name)
@@ -117,6 +128,10 @@ class RowCheck:
         for key, row in self._decoded(name, table.row):
             if table.owner == OF_STREAM:
                 self._check_stream(name, key, OWNED_KEY.decode(key)[0])
+            if isinstance(row, ProducerRow | KeyRow):
+                problem = parts_problem(self._stored.state, OWNED_KEY.decode(key)[0], row)
+                if problem is not None:
+                    self._corrupt(name, key, problem)
             if isinstance(row, ProducerRow):
                 self._check_tombstone(key, row)
 
@@ -153,6 +168,8 @@ class RowCheck:
             self._report.checkpoint_lsn = position.lsn
             counters = self._meta(COUNTERS_KEY, MetaRow)
             self._next_tombstone = NUMBER_MAX if counters is None else counters.next_tombstone
+            if counters is not None:
+                self._stored.state.next_stream = counters.next_stream
         elif self._view.get("meta", POSITION_KEY) is None:
             self._stored.is_readable = not any(
                 True for name in DIGESTED for _ in self._view.scan(name)
@@ -282,6 +299,8 @@ class RowCheck:
 
         For a fork, the range does not include the offsets that are read from its source.
         """
+        if is_topic(stream.row):
+            return 0, 0  # its tail counts messages, which are in its partitions
         own = 0 if stream.row.fork is None else stream.row.fork.start
         start, end = retained_range(self._stored.state, stream, self._retained_from)
         return max(own, start), min(end, stream.tail.tail)
@@ -377,7 +396,8 @@ class RowCheck:
             self._txns[row.number] = row
         self._check_txn_streams()
         self._check_parts()
-        self._check_positions()
+        state = self._stored.state
+        check_groups(self._decoded, state, self._txns.values(), self._corrupt)
         self._check_outcomes()
         self._check_aborted()
 
@@ -387,41 +407,6 @@ class RowCheck:
             if txn_number not in self._txns:
                 self._corrupt("txn_streams", key, _NO_TXN)
             self._check_stream("txn_streams", key, number)
-
-    def _check_positions(self) -> None:
-        """Check the groups' positions, and the transactions that will move these positions.
-
-        A transaction requires that a position still has a certain version. This version must not
-        be higher than the stored version.
-        """
-        versions: dict[bytes, int] = {}
-        for key, row in self._decoded("positions", PositionRow):
-            self._check_stream("positions", key, OWNED_KEY.decode(key)[0])
-            versions[key] = row.version
-            self._check_metadata("positions", key, row.metadata)
-        for txn in self._txns.values():
-            key = NUMBER_KEY.encode(txn.number)
-            for named in txn.positions:
-                self._check_stream("transactions", key, named.stream)
-                stored = versions.get(OWNED_KEY.encode((named.stream, named.group)), 0)
-                if named.guard > stored:
-                    self._corrupt(
-                        "transactions",
-                        key,
-                        f"the transaction requires version {named.guard} of a group's position,"
-                        f" but the stored version is {stored}",
-                    )
-            named_keys = {(named.group, named.stream) for named in txn.positions}
-            for group, number, metadata in txn.metadata:
-                self._check_metadata("transactions", key, metadata)
-                if (group, number) not in named_keys:
-                    self._corrupt(
-                        "transactions", key, "the transaction has metadata of a position it lacks"
-                    )
-
-    def _check_metadata(self, table: str, key: bytes, metadata: Metadata) -> None:
-        if not is_metadata(metadata):
-            self._corrupt(table, key, "the metadata of a position is invalid or too long")
 
     def _check_parts(self) -> None:
         """Check the chunk blocks. A chunk block is a stored list of chunks of one transaction.
@@ -460,7 +445,7 @@ class RowCheck:
                 self._corrupt("outcomes", key, "the row belongs to a different transaction")
             for table, name in (
                 ("outcome_order", NUMBER_KEY.encode(row.number)),
-                ("outcome_owners", owner_key(row)),
+                ("outcome_owners", outcome_owner_key(row)),
             ):
                 if self._view.get(table, name) is None:
                     self._corrupt(table, name, "the row is missing")

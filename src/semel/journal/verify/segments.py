@@ -38,6 +38,7 @@ from semel.machine.events import (
     StreamConfigured,
     StreamCreated,
 )
+from semel.machine.shared_events import PartitionsAdded, TopicAdded
 from semel.machine.txn.draft import extents_of
 from semel.model.errors import CorruptData
 from semel.model.messages import find_extras_fault
@@ -89,6 +90,7 @@ class SegmentCheck:
         self._crc = 0
         self._watermark = 0
         self._tails: dict[int, int] = {}
+        self._next_stream = stored.state.next_stream  # the number of the next new stream
         self._sections = _Sections()
 
     def check(self, tick: Progress) -> None:
@@ -375,6 +377,11 @@ class SegmentCheck:
         if isinstance(created, StreamCreated):
             row = created.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
+            self._next_stream = row.number + 1
+        elif isinstance(created, TopicAdded):  # the topic has a number, too
+            self._expect_streams(1 + created.partitions)
+        elif isinstance(created, PartitionsAdded):
+            self._expect_streams(created.partitions - len(created.fence))
         for number, base, count in _additions(frame):
             stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
@@ -389,6 +396,11 @@ class SegmentCheck:
                     f" {reason}",
                 )
             self._tails[number] = base + count
+
+    def _expect_streams(self, count: int) -> None:
+        """Note that the frame creates so many streams, which have the next free numbers."""
+        start, self._next_stream = self._next_stream, self._next_stream + count
+        self._tails.update(dict.fromkeys(range(start, self._next_stream), 0))
 
     def _check_placed(self, frame: Frame, first: int) -> None:
         """If the frame is a decision frame, check that all the chunks it commits exist."""
