@@ -165,6 +165,25 @@ _CLAIM: Final = "/v1/producers/claim"
 _REBIND: Final = "/v1/sinks/{name}/rebind"
 _FORGET: Final = "/v1/producers?stream={name}&id={name}"
 _MOVES: Final = (GROUP_WRITE, READ)
+_TOPIC: Final = "{name}-topic"
+_SHARED: Final = "{name}-members"
+_MEMBERSHIP: Final = Need("group", "write", name=_SHARED)
+
+
+def _topic_need(right: str, *, hides: bool = True) -> Need:
+    return Need("topic", right, hides, _TOPIC)
+
+
+def _topic(method: str, document: Any = None, *headers: str) -> Callable[[World], Call]:
+    def call(w: World) -> Call:
+        sent = tuple(w.producer_headers.items()) if "producer" in headers else ()
+        return Call(method, f"/v1/topics/{w.name}-topic", document, sent)
+
+    return call
+
+
+def _member(method: str, document: Any = None) -> Callable[[World], Call]:
+    return lambda w: Call(method, f"/v1/groups/{w.name}-members/members/{w.member}", document)
 
 
 def _offsets(w: World) -> dict[str, Any]:
@@ -195,6 +214,24 @@ CASES: Final = (
     Case("head", "stream_head", (DESCRIBE,), _stream("HEAD")),
     Case("list streams", "stream_list", (DESCRIBE,), _get("/v1/streams?prefix={name}"),
          shows='"path":"{name}"'),
+    Case("append to a topic", "topic_append", (_topic_need("write"),),
+         _topic("POST", {"secret": SECRET})),
+    Case("append of a producer to a topic", "topic_append",
+         (_topic_need("write"), IDEMPOTENT, REGISTRATION, Own("producer")),
+         _topic("POST", {"secret": SECRET}, "producer"), changes=True),
+    Case("create a topic", "topic_create", (_topic_need("create", hides=False),),
+         _topic("PUT", {"partitions": 1})),
+    Case("show a topic", "topic_show", (_topic_need("describe"),), _topic("GET")),
+    Case("grow a topic", "topic_change", (_topic_need("admin"),),
+         _topic("PATCH", {"partitions": 2}), changes=True),
+    Case("close a topic", "topic_change", (_topic_need("delete"),),
+         _topic("PATCH", {"closed": True}), changes=True),
+    Case("delete a topic", "topic_delete", (_topic_need("delete"),), _topic("DELETE"),
+         changes=True),
+    Case("list topics", "topic_list", (_topic_need("describe"),),
+         _get("/v1/topics?prefix={name}"), shows='"topic":"{name}-topic"'),
+    Case("show producers of a topic", "producer_show", (_topic_need("describe"),),
+         _get("/v1/producers?stream={name}-topic")),
     Case("metrics", "metrics", (need("cluster:describe"),), _get("/metrics")),
     Case("list policies", "policy_show", (need("policy:describe"),), _get("/v1/policies"),
          shows='"prefix":"{name}"'),
@@ -253,6 +290,20 @@ CASES: Final = (
          _operator("abort"), changes=True),
     Case("fence as operator", "txn_fence", (need("transaction:admin", HIDES),),
          _operator("fence"), changes=True),
+    Case("list groups", "group_list", (need("group:describe"),),
+         _get("/v1/groups?prefix={name}"), shows='"group":"{name}"'),
+    Case("describe a group", "group_describe", (need("group:read", HIDES),),
+         _get("/v1/groups/{name}")),
+    Case("delete a group", "group_delete", (need("group:delete", HIDES),),
+         lambda w: Call("DELETE", f"/v1/groups/{w.name}"), changes=True),
+    Case("join a group", "member_join", (_MEMBERSHIP, READ),
+         _post("/v1/groups/{name}-members/members",
+               lambda w: {"streams": [w.name], "instance": "i"}), changes=True),
+    Case("send a heartbeat", "member_beat", (_MEMBERSHIP,), _member("POST", {})),
+    Case("release a stream", "member_beat", (_MEMBERSHIP,), _member("POST", {"released": ["x"]})),
+    Case("leave a group", "member_leave", (_MEMBERSHIP,), _member("DELETE"), changes=True),
+    Case("move positions as operator", "group_move", (GROUP_WRITE, READ, need("group:admin")),
+         _post("/v1/groups/{name}/offsets", lambda w: {"offsets": {w.name: 0}, "operator": True})),
     Case("show positions", "group_show", (need("group:read"),), _get("/v1/groups/{name}/offsets")),
     Case("move positions", "group_move", _MOVES,
          _post("/v1/groups/{name}/offsets", lambda w: {"offsets": {w.name: 0}})),

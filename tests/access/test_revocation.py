@@ -239,6 +239,26 @@ def wait_for_metric(server: AccessServer, line: str) -> None:
         time.sleep(0.01)
 
 
+def test_a_heartbeat_that_waits_ends_with_its_token(patient: AccessServer) -> None:
+    token = patient.make("cluster:admin", principal="worker")
+    patient.call(token, "PUT", "/v1/stream/shared", b"x")
+    members = "/v1/groups/workers/members"
+    joined = patient.call(token, "POST", members, {"streams": ["shared"]}).json
+    waits = {"version": joined["version"], "wait_ms": 60_000}
+    found: list[Answer] = []
+
+    def wait() -> None:
+        found.append(patient.call(token, "POST", f"{members}/{joined['member']}", waits))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for_metric(patient, "semel_live_readers 1")
+    assert patient.revoke(token).status == 200
+    thread.join(LIVE_SECONDS)
+    assert found, "the heartbeat still waits"
+    assert found[0].status == 401
+
+
 @pytest.mark.parametrize("ending", ["revoked", "expired"])
 def test_live_reads_end_with_their_token(patient: AccessServer, ending: str) -> None:
     path = f"live-{ending}"

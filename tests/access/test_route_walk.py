@@ -30,7 +30,9 @@ NAME: Final = "walk"
 FOR_ALL: Final = {
     routes.STREAM_LIST,
     routes.POLICY_SHOW,
+    routes.TOPIC_LIST,
     routes.TXN_LIST,
+    routes.GROUP_LIST,
     routes.SINK_LIST,
     routes.TOKEN_LIST,
     routes.WHOAMI,

@@ -13,7 +13,8 @@ TIMEOUT_MS: Final = 600_000  # of transactions: longer than a test
 class World:
     """A stream, a producer, a transaction, a sink, a group and a policy with the same name.
 
-    All belong to the principal `owner`. Its token may do everything.
+    All belong to the principal `owner`. Its token may do everything. There is also a topic
+    `{name}-topic`, and a group `{name}-members` with a member.
     """
 
     def __init__(self, server: AccessServer, name: str, owner: str) -> None:
@@ -26,6 +27,7 @@ class World:
         self.version = -1  # of the sink
         self.step = 0  # that the group has pinned
         self.victim = ""  # a token
+        self.member = ""  # its id
         self.build()
 
     def call(self, method: str, target: str, document: Any = None, **headers: Any) -> Answer:
@@ -79,6 +81,11 @@ class World:
         pinned = {"number": self.step, "ranges": {}, "hash": f"h-{SECRET}"}
         self.good("POST", f"/v1/groups/{name}/snapshot", pinned)
         self.good("PUT", f"/v1/policies?prefix={name}", {"dedup": "on"})
+        self.call("DELETE", f"/v1/topics/{name}-topic")
+        self.good("PUT", f"/v1/topics/{name}-topic", {"partitions": 1})
+        joined = {"streams": [name], "instance": "i"}  # it replaces the member before
+        target = f"/v1/groups/{name}-members/members"
+        self.member = self.good("POST", target, joined)["member"]
         self.victim = self.server.make(
             f"stream:{name}:read", principal=self.owner, description=SECRET
         )

@@ -25,7 +25,9 @@ _VALUES: Final = re.compile(
     rf'(?P<deadline>(?:(?<="deadline":")|(?<="until":")){_INSTANT})'
     rf"|(?P<time>{_INSTANT})"
     r'|(?P<time_ms>(?<=_at_ms":)\d{13})'
-    r'|(?P<duration>(?:(?<="age_ms":)|(?<="idle_ms":)|(?<="remaining_ms":))\d+)'
+    r'|(?P<duration>(?:(?<="age_ms":)|(?<="idle_ms":)|(?<="remaining_ms":)|(?<="heard_ms_ago":)'
+    r'|(?<="lag_seconds":))\d+(?:\.\d+(?:e-\d+)?)?)'
+    r'|(?P<state>(?<="version":")[0-9a-f]{8}(?="))'
     r"|(?P<id>(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f]))"
     r"|(?P<appender>(?<=append-)[0-9a-f]{16})"
     r"|(?P<incarnation>(?<![0-9a-f_])[0-9a-f]{16}(?![0-9a-f_]))"
@@ -38,10 +40,11 @@ _VALUES: Final = re.compile(
 _INCARNATION: Final = re.compile(r'(?:Stream-Incarnation: |"incarnation":")([0-9a-f]{16})')
 _PLACEHOLDER: Final = re.compile(
     r"<(?P<kind>deadline|time|id|appender|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
-    r"|<(?P<only>duration|port|version|position|segment)>"
+    r"|<(?P<only>duration|state|port|version|position|segment)>"
 )
 # The values of placeholders without a number, for which no value is known.
 _DURATION_MS: Final = 1000
+_STATE: Final = "00000000"  # of a member of a group
 _POSITION: Final = 4096
 
 
@@ -146,6 +149,7 @@ class Placeholders:
     def _only(self, kind: str) -> str:
         values = {
             "duration": _DURATION_MS,
+            "state": _STATE,
             "port": self.port,
             "version": semel.__version__,
             "position": _POSITION,

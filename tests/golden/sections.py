@@ -12,8 +12,10 @@ from tests.golden import (
     other_servers,
     plain,
     protocol,
+    protocol_topics,
     refusals,
     refusals_http,
+    refusals_topics,
     refusals_transactions,
 )
 from tests.golden.golden_files import Golden
@@ -39,14 +41,20 @@ class Plan(NamedTuple):
     is_slow: bool = False
 
 
-_REFUSALS: Final = (*refusals.script, *refusals_http.script, *refusals_transactions.script)
+_REFUSALS: Final = (
+    *refusals.script,
+    *refusals_http.script,
+    *refusals_transactions.script,
+    *refusals_topics.script,
+)
+_PROTOCOL: Final = (*protocol.script, *protocol_topics.script)
 PLANS: Final = (
     Plan(
         {"timeouts": other_servers.provoke_timeouts},
         other_servers.SHORT_TIMES,
         is_slow=True,
     ),
-    Plan({"protocol": lambda ask, _: plain.run(protocol.script, ask)}),
+    Plan({"protocol": lambda ask, _: plain.run(_PROTOCOL, ask)}),
     Plan(
         {
             "refusals": lambda ask, _: plain.run(_REFUSALS, ask),

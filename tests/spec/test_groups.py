@@ -164,8 +164,6 @@ def test_positions_and_steps_outlive_a_kill(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("GET", "/v1/groups", 404),
-        ("GET", "/v1/groups/g", 404),
         ("GET", "/v1/groups/g/other", 404),
         ("DELETE", "/v1/groups/g/offsets", 405),
         ("GET", "/v1/groups/%f/offsets", 400),

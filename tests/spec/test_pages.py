@@ -85,7 +85,7 @@ def test_health_says_ok_and_how_far_the_journal_is_durable(stream: Stream) -> No
     assert (head.status, head.body) == (200, b"")
 
 
-SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[A-Za-z0-9.]+"\})? [0-9]+(\.[0-9]+)?')
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="(?:[^"\\]|\\.)+"\})? [0-9]+(\.[0-9]+)?')
 
 
 @pytest.mark.spec("design 7.1")
@@ -99,7 +99,7 @@ def test_metrics_are_in_the_text_format_and_count_outcomes(stream: Stream) -> No
             assert SAMPLE.fullmatch(sample), sample
             name = sample.partition(" ")[0].partition("{")[0]
             assert any(line.startswith(f"# TYPE {name} ") for line in lines)
-        return {name: float(value) for name, value in (line.split(" ") for line in samples)}
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in samples)}
 
     before = figures()
     stream.create()

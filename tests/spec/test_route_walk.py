@@ -18,7 +18,7 @@ from semel.server.http import HttpRefused
 from semel.server.limits_http import HttpLimits
 from semel.server.request_head import parse_head
 from semel.wire import routes
-from semel.wire.paths import HEALTH, STREAM_PREFIX, stream_url
+from semel.wire.paths import HEALTH, escape_path
 from semel.wire.problems import Problem
 from semel.wire.routes import ROUTES, Route, RouteMatch, find_route
 from tests.spec.process import Answer, Server, Stream, fields_of
@@ -27,7 +27,7 @@ from tests.spec.txn_calls import Txn
 
 NAME: Final = "walk"
 # A stream that does not exist, because to delete a stream twice has different responses.
-NAMES: Final = {routes.STREAM_DELETE: "absent"}
+NAMES: Final = {routes.STREAM_DELETE: "absent", routes.TOPIC_DELETE: "absent"}
 # By these bodies the responses of any two routes differ. None of them changes a stream.
 BODIES: Final = {"POST": (b"{}", b'{"transaction_epoch": 1}'), "PUT": (b"{}",)}
 # The header makes every PUT of a stream invalid.
@@ -35,19 +35,26 @@ HEADERS: Final = "Content-Type: application/json\r\nStream-TTL: x\r\n"
 CALLS: Final = [(route, method) for route in ROUTES for method in route.methods]
 HOSTS: Final = ("localhost", "localhost:1")
 # One more segment makes the address of a list that of a thing with this name, which can be empty.
+# An encoded slash makes the address of something of a group that of a group with a longer name.
 BELOW: Final = {
     (routes.TXN_LIST, routes.TXN_SHOW),
     (routes.SINK_LIST, routes.SINK_SHOW),
     (routes.TOKEN_LIST, routes.TOKEN_SHOW),
+    (routes.TOPIC_LIST, routes.TOPIC_SHOW),
+    (routes.GROUP_LIST, routes.GROUP_DESCRIBE),
+    (routes.GROUP_SHOW, routes.GROUP_DESCRIBE),
+    (routes.SNAPSHOT_SHOW, routes.GROUP_DESCRIBE),
+    (routes.MEMBER_JOIN, routes.MEMBER_BEAT),
 }
 
 
-def address_of(route: Route, name: str | None = None) -> str:
-    """Return the address of a route in its usual spelling."""
+def address_of(route: Route, name: str | None = None, detail: str = NAME) -> str:
+    """Return the address of a route in its usual spelling. `detail` is its second name."""
     name = NAMES.get(route.name, NAME) if name is None else name
     if "{path}" in route.address:
-        return stream_url("", name)
-    return re.sub(r"\{\w+\}", lambda _: quote(name, safe=""), route.address)
+        return route.address.replace("{path}", escape_path(name))
+    names = iter((name, detail))
+    return re.sub(r"\{\w+\}", lambda _: quote(next(names), safe=""), route.address)
 
 
 class Line:
@@ -138,12 +145,18 @@ def selected(method: str, path: str) -> list[RouteMatch]:
             continue
         if path == route.address and "{" not in path:
             found.append(RouteMatch(route.name))
-        elif wanted[-1] == "{path}" and path.startswith(STREAM_PREFIX):
-            found.append(RouteMatch(route.name, decoded(path.removeprefix(STREAM_PREFIX))))
+        elif wanted[-1] == "{path}":
+            prefix = route.address.removesuffix("{path}")
+            if path.startswith(prefix):
+                found.append(RouteMatch(route.name, decoded(path.removeprefix(prefix))))
         elif "{" in route.address and len(wanted) == len(segments) and wanted[:3] == segments[:3]:
             name, *rest = map(decoded, segments[3:])
+            detail = ""
+            if len(wanted) == 6:  # the last segment is a name, too
+                detail = rest.pop()
+                wanted.pop()
             if rest == wanted[4:]:
-                found.append(RouteMatch(route.name, name))
+                found.append(RouteMatch(route.name, name, detail))
     return found
 
 
@@ -171,7 +184,7 @@ def check(line: Line, method: str, target: str) -> RouteMatch | None:
         return None
     assert [match] == wanted
     (route,) = [each for each in ROUTES if each.name == match.route]
-    usual = address_of(route, match.name) + ("?" + head.query if head.query else "")
+    usual = address_of(route, match.name, match.detail) + ("?" + head.query if head.query else "")
     assert meanings(line, method, target) == meanings(line, method, usual)
     return match
 

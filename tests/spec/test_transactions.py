@@ -1076,7 +1076,7 @@ def test_an_id_may_have_slashes(stream: Stream) -> None:
 
 def figures(server: Server) -> dict[str, float]:
     lines = server.ask("GET", "/metrics").body.decode().splitlines()
-    pairs = [line.split(" ") for line in lines if not line.startswith("#")]
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
     return {name: float(value) for name, value in pairs}
 
 

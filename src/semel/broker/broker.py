@@ -10,7 +10,7 @@ methods do the steps EO-2 to EO-7, which `docs/explanation/exactly-once.md` expl
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -23,10 +23,12 @@ from semel.broker.durable_view import (
     StreamView,
     unreadable,
 )
+from semel.broker.endings import Endings
 from semel.broker.guard import Guard, ignore
-from semel.broker.lookups import Lookups, affected_paths, affected_txns
+from semel.broker.lookups import Lookups, decide_at_once
+from semel.broker.memberships import Memberships
 from semel.broker.producer_timers import ProducerLives
-from semel.broker.timers import Deadlines, Expiry, Hours, can_expire
+from semel.broker.timers import Deadlines, Expiry, Hours
 from semel.broker.worker import DecisionTurns
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut, make_cut
@@ -34,22 +36,18 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
-from semel.machine.access import is_settled
-from semel.machine.append import decide_append
 from semel.machine.events import PolicyChanged, StreamAppended, TxnBegun, declared_event
 from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import Effects, Stream, Txn
+from semel.machine.state import Effects, Stream
 from semel.model.commands import (
     COMMITTED,
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    Append,
     EngineCommand,
-    Expire,
-    ExpireTxn,
     TxnOutcome,
 )
 from semel.model.errors import ReadFailed
+from semel.model.group_commands import RebalanceGroup
 from semel.model.limits import GROUP_BYTES_MAX, HOUR_MS, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
 from semel.model.outcomes import (
     BatchTooLarge,
@@ -134,6 +132,15 @@ class Broker:
             frame_bytes_max=self._frame_bytes_max,
             hour_ms=hour_ms,
         )
+        self.memberships = Memberships(self.state, monotonic_ms)
+        self.endings = Endings(
+            self.state,
+            self._execute_own,
+            deadlines=self.deadlines,
+            expiry=self._expiry,
+            lives=self._lives,
+            memberships=self.memberships,
+        )
         self._open = _Pending()
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply, Caller | None]] = deque()
@@ -167,15 +174,11 @@ class Broker:
         """
         if self._appender.group.size > GROUP_BYTES_MAX:
             return False
-        if self._expiry.uses and not self._expire_before(command):
+        if self._expiry.uses and not self.endings.expire_streams(command):
             return False
-        if (
-            type(command) is Append
-            and command.transaction is None
-            and (caller is None or is_settled(self.state, command, caller))
-        ):
-            # The most frequent command. It needs no lookups, and its decision is never delayed.
-            return self._commit(decide_append(self.state, command), command.now_ms, reply)
+        at_once = decide_at_once(self.state, command, caller)
+        if at_once is not None:
+            return self._commit(at_once, command.now_ms, reply)
         try:
             complete = self._with_lookups(command)
             refusal = None if caller is None else self.guard.refuse(command, caller)
@@ -188,8 +191,11 @@ class Broker:
         if complete is None:
             return False
         decision = self._decisions.decide(command, complete, self.end)
-        if decision is None or caller is None:
-            return decision is not None and self._commit(decision, command.now_ms, reply)
+        if decision is None:
+            return False
+        self.endings.note_members(command, decision.outcome)
+        if caller is None:
+            return self._commit(decision, command.now_ms, reply)
         return self.guard.commit(caller, command, decision, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply, more: int = 0) -> bool:
@@ -245,6 +251,7 @@ class Broker:
             self._open.replies.append((self.durable_view.set_policies, self.state.policies))
         self.deadlines.note(declared_event(event))
         self._hours.note(event)
+        self._open.replies += self.memberships.note(event)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
         """Record changed streams. Readers see the changes when the open write group is durable."""
@@ -253,11 +260,13 @@ class Broker:
             row, tail = stream.row, stream.tail
             is_removed = tail.is_deleted and row.number not in self.state.by_number
             changes[row.number] = (row, None if is_removed else tail)
-            if can_expire(row):
+            if row.ttl_ms is not None or row.expires_at_ms is not None:  # as `can_expire`
                 if tail.is_deleted:
                     self._expiry.forget(row.number)
                 else:
                     self._expiry.note(stream)
+            elif row.topic and self._expiry.uses:
+                self._expiry.note_partition(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
         """Send `result` when everything that it depends on is durable. Refusals wait too (EO-4)."""
@@ -275,47 +284,29 @@ class Broker:
     def has_stream(self, path: str, now_ms: int) -> bool:
         """Return True if the state has the stream. Delete the stream first if it has expired."""
         if self._expiry.uses:
-            self._expire_if_due(path, now_ms)
+            self.endings.expire_stream(path, now_ms)
         return path in self.state.by_path
 
-    # ---- before a command is decided -----------------------------------------------------------
-
-    def _expire_before(self, command: EngineCommand) -> bool:
-        """Delete expired streams that a command affects. Return False if a deletion must wait."""
-        return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
-
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """First abort overdue `affected_txns`. Return the command with the facts that it needs.
+        """First end overdue members and transactions. Return the command with the facts it needs.
 
         Return None if the command has to wait. Raises ReadFailed.
         """
-        txns = affected_txns(self.state, command)
-        is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
+        is_ready = self.endings.expire_members(command) and self.endings.end_txns(command)
         return self._lookups.add(command) if is_ready else None
-
-    def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
-        """Abort a transaction if its timeout has passed. Return False if the abort has to wait."""
-        is_pending = self.state.by_txn.get(txn.row.number) is txn
-        if not is_pending or not self.deadlines.is_due(txn):
-            return True
-        elapsed_ms = self.deadlines.elapsed_ms(txn)
-        return self._execute_own(ExpireTxn(now_ms, txn.row.id, txn.row.epoch, elapsed_ms))
-
-    def _expire_if_due(self, path: str, now_ms: int) -> bool:
-        stream = self.state.by_path.get(path)
-        if (
-            stream is None
-            or not can_expire(stream.row)
-            or stream.tail.is_deleted
-            or not self._expiry.has_expired(stream, now_ms)
-        ):
-            return True
-        elapsed_ms = self._expiry.elapsed_ms(stream.row.number)
-        return self._execute_own(Expire(path, now_ms, elapsed_ms))
 
     def _execute_own(self, command: EngineCommand) -> bool:
         """Execute a command that no client has sent. Return False if it has to wait."""
         return self._commit(decide(self.state, command), command.now_ms, ignore)
+
+    def _rebalance(self, command: RebalanceGroup) -> bool:
+        """Rebalance a group, and wake its members. Return False if the command has to wait."""
+        end = self.end
+        is_done = self._execute_own(command)
+        if not is_done or (self.is_full and self.end == end):
+            self.state.unsettled.add(command.group)
+        self._release(self.memberships.wake, command.group)
+        return is_done
 
     # ---- work orders ---------------------------------------------------------------------------
 
@@ -451,8 +442,8 @@ class Broker:
             outcome = self.reader.read(
                 view, offset, bytes_max, is_committed=isolation == READ_COMMITTED, is_short=is_short
             )
-            if can_expire(view.row) and not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
-                self._expiry.touch(view.row.number)
+            if not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
+                self._expiry.touch(view.row.topic or view.row.number)
             reply(outcome)
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
@@ -464,7 +455,7 @@ class Broker:
 
     def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
         """Return the stream if it can be read. Otherwise reply with a refusal and return None."""
-        if self._expiry.uses and not self._expire_if_due(path, now_ms):
+        if self._expiry.uses and not self.endings.expire_stream(path, now_ms):
             reply(Overloaded())
             return None
         if path not in self.state.by_path:
@@ -478,12 +469,19 @@ class Broker:
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Expire at most `count_max` objects of each kind that are due. Return their number."""
-        streams = self._expiry.due(now_ms, count_max)
-        txns = self.deadlines.due(count_max)
-        count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in streams)
-        count += sum(self._end_if_due(txn, now_ms) for txn in txns)
-        return count + sum(map(self._execute_own, self._lives.end_commands(now_ms, count_max)))
+        """Expire at most `count_max` objects of each kind that are due. Return their number.
+
+        Also rebalance as many groups. They do not count.
+        """
+        return self.endings.sweep(now_ms, count_max) + sum(self.sweep_groups(now_ms, count_max))
+
+    def sweep_groups(self, now_ms: int, count_max: int) -> Iterator[int]:
+        """Do what `sweep` does to groups, one change per step. Yield 1 if it was an expiry."""
+        for command in self.memberships.due(now_ms, count_max):
+            yield self._execute_own(command)
+        for rebalance in self.memberships.due_rebalances(now_ms, count_max):
+            self._rebalance(rebalance)
+            yield 0
 
     def count_hour(self, now_ms: int) -> bool:
         """Count an hour if the process has run for one more. Return False if none is due yet."""

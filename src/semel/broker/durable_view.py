@@ -5,13 +5,13 @@ lists and live reads therefore use only the durable view (EO-6).
 """
 
 import struct
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from semel.broker.sorted_paths import SortedPaths
 from semel.journal.frame import Record
 from semel.journal.index import Index
 from semel.journal.segments import FrameTooLong, Segments
@@ -28,7 +28,7 @@ from semel.machine.events import (
     declared_event,
 )
 from semel.machine.policies import Policies
-from semel.machine.rows import StreamRow, TailRow
+from semel.machine.rows import StreamRow, TailRow, is_topic
 from semel.machine.state import State
 from semel.model.commands import READ_COMMITTED
 from semel.model.errors import CorruptRead, ReadFailed
@@ -43,6 +43,7 @@ from semel.model.outcomes import (
     Outcome,
     Unreadable,
 )
+from semel.model.outcomes_topics import IsTopic
 from semel.model.slices import Slice, SliceProducer
 
 
@@ -75,9 +76,10 @@ class StreamView(Struct, gc=False, eq=False):
 class DurableView:
     """All durable streams.
 
-    `by_path` maps paths to streams, and `by_number` maps stream numbers to streams. `paths` is the
-    sorted set of all paths, except the paths of soft-deleted streams. `policies` maps prefixes to
-    policies, and is replaced when one changes.
+    `by_path` maps paths to streams, and `by_number` maps stream numbers to streams. Both include
+    topics. `paths` is the sorted set of the paths of all streams, and `topics` that of all topics,
+    except those that are soft-deleted. `policies` maps prefixes to policies, and is replaced when
+    one changes.
     """
 
     def __init__(self, state: State) -> None:
@@ -88,20 +90,22 @@ class DurableView:
             view = StreamView(stream.row, stream.tail)
             self.by_number[number] = view
             self.by_path[stream.row.path] = view
-        self.paths = SortedPaths(
-            path for path, view in self.by_path.items() if view.tail and not view.tail.is_deleted
-        )
+        present = [view for view in self.by_path.values() if view.tail and not view.tail.is_deleted]
+        self.paths = SortedPaths(view.row.path for view in present if not is_topic(view.row))
+        self.topics = SortedPaths(view.row.path for view in present if is_topic(view.row))
 
     def set_policies(self, policies: Policies) -> None:
         """Replace the policies by those that have become durable."""
         self.policies = policies
 
-    def find(self, path: str) -> StreamView | NotFound | Gone:
+    def find(self, path: str) -> StreamView | NotFound | Gone | IsTopic:
         """Return the stream at `path`, or a refusal if that stream cannot be read."""
         view = self.by_path.get(path)
         if view is None or view.tail is None:
             return NotFound()
-        return Gone() if view.tail.is_deleted else view
+        if view.tail.is_deleted:
+            return Gone()
+        return IsTopic() if is_topic(view.row) else view
 
     def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
         """Store stream changes that have become durable. Return the waiters to wake."""
@@ -112,10 +116,10 @@ class DurableView:
                 view = StreamView(row, None)
                 self.by_number[row.number] = view
                 if tail is not None:
-                    self.paths.add(row.path)
+                    self._paths_of(row).add(row.path)
             view.tail = tail
             if tail is None or tail.is_deleted:
-                self.paths.discard(row.path)
+                self._paths_of(row).discard(row.path)
             if tail is not None:
                 self.by_path[row.path] = view
             else:
@@ -125,6 +129,9 @@ class DurableView:
             if view.waiters is not None:
                 woken.extend(_take_due(view, view.waiters))
         return woken
+
+    def _paths_of(self, row: StreamRow) -> SortedPaths:
+        return self.topics if is_topic(row) else self.paths
 
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str
@@ -170,67 +177,6 @@ def _take_due(view: StreamView, waiters: dict[Waiter, None]) -> list[Waiter]:
     return due
 
 
-# ---- sorted paths --------------------------------------------------------------------------------
-# Paths are stored in blocks. Adding, removing or listing a few paths therefore touches only a few
-# blocks, however many streams there are.
-
-
-_BLOCK_MAX: Final = 1_024
-
-
-class SortedPaths:
-    """A sorted set of paths."""
-
-    def __init__(self, paths: Iterable[str] = ()) -> None:
-        ordered = sorted(paths)
-        half = _BLOCK_MAX // 2
-        # There is always at least one block. A block can be empty only if it is the only block.
-        self._blocks = [ordered[at : at + half] for at in range(0, len(ordered), half)] or [[]]
-        self._firsts = [block[0] if block else "" for block in self._blocks]
-
-    def add(self, path: str) -> None:
-        index = self._block_of(path)
-        block = self._blocks[index]
-        insort(block, path)
-        self._firsts[index] = block[0]
-        if len(block) > _BLOCK_MAX:
-            half = len(block) // 2
-            self._blocks.insert(index + 1, block[half:])
-            self._firsts.insert(index + 1, block[half])
-            del block[half:]
-
-    def discard(self, path: str) -> None:
-        index = self._block_of(path)
-        block = self._blocks[index]
-        at = bisect_left(block, path)
-        if at == len(block) or block[at] != path:
-            return
-        del block[at]
-        if block:
-            self._firsts[index] = block[0]
-        elif len(self._blocks) > 1:
-            del self._blocks[index], self._firsts[index]
-
-    def after(self, path: str, prefix: str = "") -> Iterator[str]:
-        """Yield the paths after `path` that begin with `prefix`, in sorted order."""
-        is_inside = path >= prefix
-        index = self._block_of(path if is_inside else prefix)
-        block = self._blocks[index]
-        at = bisect_right(block, path) if is_inside else bisect_left(block, prefix)
-        while True:
-            for other in block[at:]:
-                if not other.startswith(prefix):
-                    return
-                yield other
-            index, at = index + 1, 0
-            if index == len(self._blocks):
-                return
-            block = self._blocks[index]
-
-    def _block_of(self, path: str) -> int:
-        return max(0, bisect_right(self._firsts, path) - 1)
-
-
 # ---- reading -------------------------------------------------------------------------------------
 # The index maps offsets to the LSNs of frames. The messages before the start of a fork are stored
 # in its source and read from there.
@@ -254,6 +200,18 @@ class ReadDone(Outcome, frozen=True):
 
 class ReadTooLong(Outcome, frozen=True):
     """The result of a short read if the first append is not short. Nothing was read."""
+
+
+class FrameSpan(Struct, frozen=True, gc=False):
+    """The offsets of one append, or of one control record: from `start` up to `end`.
+
+    `stream` is the number of the stream that stores it, and `lsn` that of the frame.
+    """
+
+    stream: int
+    lsn: int
+    start: int
+    end: int
 
 
 class BrokerReader:
@@ -347,6 +305,35 @@ class BrokerReader:
                 raise
             return slices, reached
         return slices, end
+
+    def spans(self, view: StreamView, offset: int, end: int) -> Iterator[FrameSpan]:
+        """Yield the parts of a range that a `read_committed` reader gets, one for each append.
+
+        Control records are included: only their frames show what they are. Raises ReadFailed.
+        """
+        for number, start, stop in self._pieces(view, offset, end):
+            for first, last in self._visible(number, start, stop, is_committed=True):
+                span: FrameSpan | None = None
+                for lsn, base in self._index.frames(number, first, last):
+                    if span is not None:
+                        yield replace(span, end=base)
+                    span = FrameSpan(number, lsn, max(base, first), last)
+                if span is not None:
+                    yield span
+
+    def look(self, span: FrameSpan, frame_bytes_max: int) -> tuple[int, bool, int]:
+        """Read the frame of a span. Return its time, if the span is a control record, and its size.
+
+        Raises ReadFailed, and FrameTooLong if the frame has more than `frame_bytes_max` bytes.
+        """
+        frame = self._segments.read_frame(span.lsn, frame_bytes_max)
+        is_control = any(
+            section.kind == SECTION_CONTROL
+            and section.stream == span.stream
+            and section.base == span.start
+            for section in frame.sections
+        )
+        return frame.time_ms, is_control, frame.end - frame.lsn
 
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool

@@ -19,12 +19,12 @@ from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_wait
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.surveys import SpaceSurvey, SurveyTurns
 from semel.broker.timers import ClockWatch
-from semel.broker.worker import ReadTurns, Worker, end_process, set_result
+from semel.broker.worker import GroupTurns, ReadTurns, Timers, Worker, end_process, set_result
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_if_room, drop_removed
 from semel.journal.disk import LOCK_LOST
 from semel.journal.identity import IDENTITY_BYTES, require_access_format
-from semel.journal.recovery import Recovered, recover
+from semel.journal.recovery import Recovered
 from semel.journal.segments import unlink_segments
 from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
@@ -85,6 +85,8 @@ class Engine:
             reserve_bytes=settings.reserve_bytes,
         )
         self._read_turns = ReadTurns(self._loop)
+        submit, allow_sharing = self.broker.submit, directory.allow_sharing
+        self._group_turns = GroupTurns(self._loop, self._act, submit, allow_sharing)
         self._clock_watch = ClockWatch()
         self._is_flush_due = self._is_writing = self._is_committing = self._needs_reserve = False
         self._sync_seconds = 0.0
@@ -96,7 +98,7 @@ class Engine:
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
         self._calls: set[asyncio.Future[Outcome]] = set()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers = Timers(self._loop, self._guard)
 
     @classmethod
     async def open(
@@ -115,15 +117,8 @@ class Engine:
         settings, clock = settings or Settings(), clock or SystemClock()
         directory = Directory(path)
         try:
-            recovered = recover(
-                directory.disk,
-                directory.store,
-                fresh_identity=clock.random_bytes(IDENTITY_BYTES),
-                segment_bytes=settings.segment_bytes,
-                reserve_bytes=settings.reserve_bytes,
-                limits=settings.limits,
-                progress=progress,
-            )
+            identity = clock.random_bytes(IDENTITY_BYTES)
+            recovered = directory.recover(settings, identity, progress)
             engine = cls(directory, recovered, settings, clock=clock, on_fatal=on_fatal)
             engine.broker.set_room(engine._writer.prepare())
         except BaseException:
@@ -141,21 +136,11 @@ class Engine:
         gc.freeze()  # it need not scan again what recovery built, which stays until the end
         # A request's objects form no cycles. So collect rarely.
         gc.set_threshold(_GC_ALLOCATIONS)
-        self._every(self.settings.checkpoint_interval_ms / 1000, self.checkpoint)
-        self._every(self.settings.sweep_interval_ms / 1000, self._sweep)
-        self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
+        self._timers.every(self.settings.checkpoint_interval_ms / 1000, self.checkpoint)
+        self._timers.every(self.settings.sweep_interval_ms / 1000, self._sweep)
+        self._timers.every(_ROOM_RETRY_SECONDS, self._look_for_room)
         self._checkpoint_worker.do(self._directory.store.check_rest, lambda _: None)
         self._flush_soon()
-
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        slot = len(self._timers)
-
-        def run() -> None:
-            if not self._is_stopped:
-                self._timers[slot] = self._loop.call_later(seconds, run)
-                self._guard(action)
-
-        self._timers.append(self._loop.call_later(seconds, run))
 
     @property
     def sync_count(self) -> int:
@@ -167,8 +152,11 @@ class Engine:
         """Execute a command. Call `reply` when the outcome is durable. Raises EngineStopped."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
-        try:  # like _do and _guard, but faster: this runs once per append
-            self.broker.submit(command, reply, caller)
+        try:  # like do and _guard, but faster: this runs once per append
+            if type(command) in GroupTurns.commands:
+                self._group_turns.submit(command, reply, caller)
+            else:
+                self.broker.submit(command, reply, caller)
         except Exception as error:
             self._fail(error)
             raise EngineStopped("the engine has failed") from error
@@ -201,16 +189,16 @@ class Engine:
             is_short=is_short,
         )
         self._read_turns.begin(
-            lambda: self._do(partial(read, now_ms=self.clock.now_ms())), is_short=is_short
+            lambda: self.do(partial(read, now_ms=self.clock.now_ms())), is_short=is_short
         )
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
         """Reply with the outcome of a transaction. See `Broker.outcome`."""
-        self._do(partial(self.broker.outcome, txn_id, epoch, reply=reply))
+        self.do(partial(self.broker.outcome, txn_id, epoch, reply=reply))
 
     def head(self, path: str, reply: Reply) -> None:
         """Reply with a stream's durable state (a ReadDone without messages) or with a refusal."""
-        self._do(partial(self.broker.head, path, now_ms=self.clock.now_ms(), reply=reply))
+        self.do(partial(self.broker.head, path, now_ms=self.clock.now_ms(), reply=reply))
 
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
@@ -224,7 +212,7 @@ class Engine:
             self.broker.has_stream(path, self.clock.now_ms())
             self.broker.ask(question, reply)
 
-        self._do(act)
+        self.do(act)
 
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if it is not durable yet.
@@ -233,7 +221,7 @@ class Engine:
         then can a crash no longer undo what the result reports.
         """
         result: list[bool] = []
-        self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
+        self.do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
         return result[0]
 
     # ---- queries and waits ---------------------------------------------------------------------
@@ -247,7 +235,7 @@ class Engine:
         return self.broker.durable
 
     def stream(self, path: str) -> Stream | None:
-        """Return the stream at `path`, which might not be durable yet, or None."""
+        """Return the stream or topic at `path`, which might not be durable yet, or None."""
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
@@ -267,12 +255,15 @@ class Engine:
     def stop_waiting(self, waiting: Waiting) -> None:
         stop_waiting(*waiting)
 
-    def _do(self, action: Callable[[], None]) -> None:
+    def do(self, action: Callable[[], None]) -> None:
         """Run `action`, then schedule a write of the broker's frames. Raises EngineStopped."""
         self._check_running()
-        self._guard(action)
+        self._act(action)
         if self._is_stopped:
             raise EngineStopped("the engine has failed")
+
+    def _act(self, action: Callable[[], None]) -> None:
+        self._guard(action)
         self._flush_soon()
 
     def _check_running(self) -> None:
@@ -295,7 +286,7 @@ class Engine:
 
     def audit(self, records: list[bytes]) -> None:
         """Append encoded records to the audit stream. See `Guard.audit`."""
-        self._do(partial(self.broker.guard.audit, records, self.clock.now_ms()))
+        self.do(partial(self.broker.guard.audit, records, self.clock.now_ms()))
 
     def require_access_format(self) -> None:
         """Make versions of semel that ignore tokens refuse the directory."""
@@ -325,8 +316,10 @@ class Engine:
     def _sweep(self) -> None:
         now_ms = self.clock.now_ms()
         self._clock_watch.check(frame_ms=self.broker.state.time_ms, now_ms=now_ms)
-        if self.broker.sweep(now_ms, _SWEEP_COUNT_MAX) + self.broker.count_hour(now_ms):
+        endings = self.broker.endings
+        if endings.sweep(now_ms, _SWEEP_COUNT_MAX) + self.broker.count_hour(now_ms):
             self._flush_soon()
+        self._group_turns.sweep(self.broker.sweep_groups(now_ms, _SWEEP_COUNT_MAX))
 
     # ---- the journal ---------------------------------------------------------------------------
 
@@ -461,7 +454,9 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         self._is_stopped = True
+        self._timers.stop()
         self._read_turns.drop()
+        self._group_turns.drop()
         self._on_fatal(error)
         self._settle_idle()  # `on_fatal` returns if a program embeds the engine: all waits end
         for call in self._calls:
@@ -484,6 +479,7 @@ class Engine:
         if self._is_closed:
             return
         self._read_turns.finish()
+        self._group_turns.finish()
         self._survey_turns.stop()
         self._is_draining = True
         if not self._is_stopped:
@@ -491,8 +487,8 @@ class Engine:
             self.checkpoint()
             await self.settle()
         self._is_stopped = self._is_closed = True
-        for timer in self._timers:
-            timer.cancel()
+        self._group_turns.drop()
+        self._timers.stop()
         self._write_worker.stop()
         self._checkpoint_worker.stop()
         self._writer.close()

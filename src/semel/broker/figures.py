@@ -1,11 +1,15 @@
 """Figures that show operators the condition of a running engine."""
 
+from heapq import nlargest
+from operator import itemgetter
+
 from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.journal.space import SegmentSpace
 from semel.machine.state import Txn
 from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
+from semel.model.limits import GROUPS_SHOWN_MAX
 from semel.model.steps import STEP_ROWS, Steps
 
 
@@ -34,6 +38,15 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     stable_lag: int  # over all streams, the largest distance from the stable offset to the tail
     stable_lag_age_ms: int  # of the oldest transaction that causes such a distance, or 0
     sinks: int
+    topics: int
+    groups: int  # with positions, members or a pinned step
+    members: int  # of all groups
+    shared_streams: int  # that members own, in all groups
+    rebalances: int  # frames that changed the owners of streams
+    expired_members: int
+    # The groups with the largest lag, at most GROUPS_SHOWN_MAX. It is the distance from a position
+    # to the stable offset, over all streams of the group.
+    group_lags: list[tuple[str, int]]
     clock_ahead_ms: int  # how far the time of the newest frame is ahead of the clock, or 0
     # At the last survey, or None before the first one is complete; see `semel.journal.space`.
     segments: list[SegmentSpace] | None
@@ -57,6 +70,8 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
     """
     txns = yield from _txn_steps(engine)
     producers_share = yield from _producer_steps(engine)
+    lags = yield from _lag_steps(engine)
+    shared_streams = yield from _shared_steps(engine)
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
     return EngineFigures(
@@ -82,6 +97,13 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
         stable_lag=txns.stable_lag,
         stable_lag_age_ms=txns.stable_lag_age_ms,
         sinks=len(state.sinks),
+        topics=len(broker.durable_view.topics),
+        groups=len(state.groups.keys() | state.shares.keys() | state.snapshots.keys()),
+        members=len(broker.memberships),
+        shared_streams=shared_streams,
+        rebalances=broker.memberships.rebalances,
+        expired_members=broker.memberships.expired,
+        group_lags=nlargest(GROUPS_SHOWN_MAX, lags.items(), key=itemgetter(1)),
         clock_ahead_ms=max(0, state.time_ms - engine.clock.now_ms()),
         segments=engine.space.segments,
         segments_age_seconds=engine.space.age_seconds,
@@ -117,6 +139,38 @@ def _producer_steps(engine: Engine) -> Steps[float]:
         if count % STEP_ROWS == 0:
             yield
     return share
+
+
+def _lag_steps(engine: Engine) -> Steps[dict[str, int]]:
+    """Return how many offsets each group is behind, in its positions and its shared streams."""
+    state = engine.broker.state
+    lags: dict[str, int] = {}
+    unpaused_rows = 0
+    for number in list(state.by_number) if state.groups or state.shares else ():
+        stream = state.by_number.get(number)
+        if stream is not None and (stream.positions or stream.sharing):
+            end, head = stream.tail.stable, stream.tail.head
+            offsets = {group: row.offset for group, row in (stream.positions or {}).items()}
+            for group in {*offsets, *(stream.sharing or ())}:
+                lag = end - max(offsets.get(group, 0), head)
+                lags[group] = lags.get(group, 0) + max(0, lag)
+                unpaused_rows += 1
+        unpaused_rows += 1
+        if unpaused_rows > STEP_ROWS:
+            unpaused_rows = 0
+            yield
+    return lags
+
+
+def _shared_steps(engine: Engine) -> Steps[int]:
+    """Return how many streams members own, in all groups."""
+    state, count = engine.broker.state, 0
+    for group in list(state.shares):
+        share = state.shares.get(group)
+        if share is not None and share.members:
+            count += sum(row.owner is not None for row in share.streams.values())
+            yield
+    return count
 
 
 def _add_txn(engine: Engine, txn: Txn, figures: _TxnFigures) -> None:

@@ -15,7 +15,9 @@ from semel.broker.broker import Reply
 from semel.model.commands import DENSE, Append
 from semel.model.limits import GAPS_HELD_BYTES_MAX, GAPS_HELD_MAX
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
+from semel.model.outcomes_topics import TopicStored
 from semel.model.rights import Caller
+from semel.model.topic_commands import AppendTopic
 
 
 class Timer(Protocol):
@@ -24,15 +26,17 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-Submit = Callable[[Append, Reply, Caller | None], None]
+AnyAppend = Append | AppendTopic
+Submit = Callable[[AnyAppend, Reply, Caller | None], None]
 CallLater = Callable[[float, Callable[[], Any]], Timer]
 Producer = tuple[str, str]  # path, id
+_ACCEPTED: Final = Appended | Duplicate | TopicStored
 
 
 class _Held(Struct):
     """An append that waits for an earlier append by the same producer."""
 
-    command: Append
+    command: AnyAppend
     reply: Reply
     caller: Caller | None
     timer: Timer
@@ -53,7 +57,7 @@ class GapHold:
         self.count = 0
         self._bytes = 0
 
-    def submit(self, command: Append, reply: Reply, caller: Caller | None = None) -> None:
+    def submit(self, command: AnyAppend, reply: Reply, caller: Caller | None = None) -> None:
         """Submit an append. If it is refused as a gap, hold it and submit it once more.
 
         The append is submitted again when its predecessor is accepted, or when the hold expires.
@@ -73,11 +77,11 @@ class GapHold:
 
     def _reply(self, producer: Producer, reply: Reply, outcome: Outcome) -> None:
         reply(outcome)
-        if self._held and isinstance(outcome, Appended | Duplicate) and outcome.seq is not None:
+        if self._held and isinstance(outcome, _ACCEPTED) and outcome.seq is not None:
             self._release(producer, outcome.seq + 1)
 
     def _hold(
-        self, producer: Producer, seq: int, command: Append, reply: Reply, caller: Caller | None
+        self, producer: Producer, seq: int, command: AnyAppend, reply: Reply, caller: Caller | None
     ) -> bool:
         """Hold an append and return True, or return False if the append cannot be held.
 
@@ -129,6 +133,8 @@ class GapHold:
                 self._resubmit(producer, seq)
 
 
-def _size(command: Append) -> int:
-    batch = command.batch
-    return 0 if batch is None else len(batch.payload) + len(batch.extras)
+def _size(command: AnyAppend) -> int:
+    batches = [command.batch] if command.batch is not None else []
+    if isinstance(command, AppendTopic):
+        batches += [batch for _, batch in command.parts]
+    return sum(len(batch.payload) + len(batch.extras) for batch in batches)

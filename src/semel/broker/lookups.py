@@ -11,9 +11,14 @@ from msgspec.structs import replace
 from semel.broker.durable_view import BrokerReader, DurableView
 from semel.broker.timers import Deadlines
 from semel.journal.txn_history import TxnHistory
+from semel.machine import Decision
+from semel.machine.access import is_settled
+from semel.machine.append import decide_append
 from semel.machine.commits import paths_of
+from semel.machine.pending import owner_key
 from semel.machine.rows import OutcomeRow
-from semel.machine.state import State, Txn, owner_key
+from semel.machine.state import State, Txn
+from semel.machine.topic_append import decide_append_topic
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import (
     AddPositions,
@@ -33,15 +38,18 @@ from semel.model.commands import (
     TxnOutcome,
     TxnTag,
 )
+from semel.model.group_commands import JoinGroup, LeaveGroup, ReleaseStreams
 from semel.model.limits import TXN_ID_BYTES_MAX
 from semel.model.messages import is_json
 from semel.model.names import is_name, is_number
+from semel.model.rights import Caller
+from semel.model.topic_commands import AppendTopic, OnTopic
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
 
 def affected_paths(command: EngineCommand) -> list[str]:
-    """Return the paths of the streams that a command affects."""
+    """Return the paths of the streams and topics that a command affects."""
     if isinstance(command, Create) and command.fork is not None:
         return [command.path, command.fork.source]
     if isinstance(command, Begin | AddStreams):
@@ -52,7 +60,19 @@ def affected_paths(command: EngineCommand) -> list[str]:
         return [pinned.path for pinned in command.ranges]
     if isinstance(command, Commit):
         return paths_of(command)
-    return [command.path] if isinstance(command, StreamCommand) else []
+    if isinstance(command, JoinGroup):
+        return [*command.streams, *command.topics]
+    return [command.path] if isinstance(command, StreamCommand | OnTopic) else []
+
+
+def affected_members(command: EngineCommand) -> set[tuple[str, str]]:
+    """Return the members for which a command was sent, each as a group and the member's id."""
+    if isinstance(command, ReleaseStreams | LeaveGroup):
+        return {(command.group, command.member)}
+    if isinstance(command, AddPositions | SetPositions | Commit):
+        moves = command.positions
+        return {(move.group, move.member) for move in moves if move.member is not None}
+    return set()
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
@@ -72,10 +92,24 @@ def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
 def _ids_of(command: EngineCommand) -> Iterator[str]:
     if isinstance(command, TxnCall | Begin):
         yield command.id
-    elif isinstance(command, Append) and command.transaction is not None:
+    elif isinstance(command, Append | AppendTopic) and command.transaction is not None:
         yield command.transaction.id
     elif isinstance(command, Commit):
         yield from (listed.id for listed in command.transactions)
+
+
+def decide_at_once(state: State, command: EngineCommand, caller: Caller | None) -> Decision | None:
+    """Return the decision on one of the most frequent commands, an append outside transactions.
+
+    It needs no lookups, and its decision is never delayed. Return None for any other command, and
+    if the rights of the caller must be checked first.
+    """
+    if type(command) is Append:
+        if command.transaction is None and (caller is None or is_settled(state, command, caller)):
+            return decide_append(state, command)
+    elif type(command) is AppendTopic and command.transaction is None and caller is None:
+        return decide_append_topic(state, command)
+    return None
 
 
 class Lookups:
@@ -161,7 +195,7 @@ class Lookups:
             return replace(command, last_epoch=last_epoch, due_ms=due_ms)
         if isinstance(command, TxnCall):
             return self._add_outcome(command)
-        if isinstance(command, Append) and command.transaction is not None:
+        if isinstance(command, Append | AppendTopic) and command.transaction is not None:
             return replace(command, transaction=self._add_outcome(command.transaction))
         if isinstance(command, Commit):
             listed = tuple(self._add_outcome(txn) for txn in command.transactions)

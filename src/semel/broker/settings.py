@@ -2,13 +2,16 @@
 
 import os
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import Disk, RealDisk
+from semel.journal.disk import NO_ROOM, Disk, RealDisk
+from semel.journal.identity import require_shared_format
 from semel.journal.lmdb_store import LmdbStore
+from semel.journal.recovery import Recovered, recover
 from semel.journal.store import Store
 from semel.machine import MachineLimits
 from semel.model import limits as default
@@ -71,6 +74,7 @@ class Directory:
     """
 
     def __init__(self, path: str) -> None:
+        self._allows_sharing = False
         self.disk: Disk = RealDisk(path)
         try:
             self.disk.lock()
@@ -78,6 +82,39 @@ class Directory:
         except EngineError:
             self.disk.close()
             raise
+
+    def recover(
+        self, settings: Settings, identity: bytes, progress: Callable[[int, int], None] | None
+    ) -> Recovered:
+        """Recover the state from the files. Raises EngineError.
+
+        A new directory gets the given identity. `progress` is called with the number of replayed
+        segments and the total.
+        """
+        return recover(
+            self.disk,
+            self.store,
+            fresh_identity=identity,
+            segment_bytes=settings.segment_bytes,
+            reserve_bytes=settings.reserve_bytes,
+            limits=settings.limits,
+            progress=progress,
+        )
+
+    def allow_sharing(self) -> bool:
+        """Make versions of semel without topics and members refuse the directory.
+
+        Return False if the disk is full. Raises CorruptData, DiskFailed or OSError.
+        """
+        if not self._allows_sharing:
+            try:
+                require_shared_format(self.disk)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                return False
+            self._allows_sharing = True
+        return True
 
     def close(self) -> None:
         """Close the files and release the lock."""

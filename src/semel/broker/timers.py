@@ -28,7 +28,7 @@ from semel.machine.events import (
     TxnPublished,
     producer_in,
 )
-from semel.machine.rows import ProducerRow, StreamRow
+from semel.machine.rows import ProducerRow, StreamRow, is_partition
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import is_expired
 from semel.machine.txn.decide_end import deadline_of, timeout_of
@@ -195,18 +195,24 @@ class _StreamUse(Struct):
 class Expiry:
     """The streams that can expire, with the time of the last use and of the next check of each.
 
-    `uses` is empty if there is no stream that can expire.
+    `uses` is empty if there is no stream that can expire. A topic is used when one of its
+    partitions is used. The partitions do not expire by themselves.
     """
 
     def __init__(self, state: State, monotonic_ms: MonotonicMs) -> None:
         self._state = state
         self._monotonic_ms = monotonic_ms
         self.uses: dict[int, _StreamUse] = {}
+        self._ends: dict[int, tuple[int, bool]] = {}  # of partitions of topics that have a TTL
         self._dates: list[tuple[int, int]] = []  # by the wall clock
         self._ttls: list[tuple[int, int]] = []  # by the monotonic clock
         for stream in state.by_number.values():
-            if can_expire(stream.row) and not stream.tail.is_deleted:
+            if stream.tail.is_deleted:
+                continue
+            if can_expire(stream.row):
                 self.note(stream)
+            elif is_partition(stream.row):
+                self.note_partition(stream)
 
     def note(self, stream: Stream) -> None:
         """Record a change of a stream that can expire. If it was a write, its TTL starts again.
@@ -225,6 +231,18 @@ class Expiry:
                 heappush(self._ttls, (self._ttl_end(stream), number))
         elif use.end != end:
             use.used_ms, use.end = self._monotonic_ms(), end
+
+    def note_partition(self, stream: Stream) -> None:
+        """Record a change of a partition. If it was a write, the TTL of the topic starts again."""
+        number, tail = stream.row.number, stream.tail
+        topic = self._state.by_number.get(stream.row.topic)
+        if tail.is_deleted or topic is None or topic.row.ttl_ms is None:
+            self._ends.pop(number, None)
+            return
+        end = (tail.tail, tail.is_closed)
+        if self._ends.get(number) != end:
+            self._ends[number] = end
+            self.touch(stream.row.topic)
 
     def forget(self, number: int) -> None:
         """Stop watching a stream. Its entries may stay in the queues until their times."""

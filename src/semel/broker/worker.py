@@ -1,6 +1,7 @@
 """Two ways to run work: on a separate thread, or on the event loop for a limited time per turn.
 
-`end_process` is for work that fails. `DecisionTurns` divides long commits between turns.
+`end_process` is for work that fails. `DecisionTurns` divides long commits between turns, and
+`GroupTurns` changes of groups.
 """
 
 import asyncio
@@ -8,7 +9,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -17,7 +19,11 @@ from semel.machine import Decision, State, decide
 from semel.machine.events import Decided
 from semel.model.commands import EngineCommand
 from semel.model.errors import EngineError
+from semel.model.group_commands import DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams
 from semel.model.limits import MIB
+from semel.model.outcomes import DiskFull
+from semel.model.rights import Caller
+from semel.model.topic_commands import CreateTopic
 
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -75,6 +81,32 @@ class Worker:
             then(result)
         except Exception as error:  # noqa: BLE001 - the boundary of a background task
             self._on_error(error)
+
+
+class Timers:
+    """Functions that are called again and again. `act` calls each of them, and handles errors."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, act: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._loop = loop
+        self._act = act
+        self._handles: list[asyncio.TimerHandle] = []
+
+    def every(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call `action` each time when so many seconds have passed."""
+        slot = len(self._handles)
+
+        def run() -> None:
+            self._handles[slot] = self._loop.call_later(seconds, run)
+            self._act(action)
+
+        self._handles.append(self._loop.call_later(seconds, run))
+
+    def stop(self) -> None:
+        """Call no function any more."""
+        for handle in self._handles:
+            handle.cancel()
 
 
 # ---- long decisions ------------------------------------------------------------------------------
@@ -179,4 +211,107 @@ class ReadTurns:
                 is_first = False
                 self._run(waiting.popleft())
         if self._short or self._other:
+            self._call_soon()
+
+
+# ---- changes of groups ---------------------------------------------------------------------------
+
+# The commands of clients that change groups. They are executed in the order of their requests.
+_CHANGES: Final = frozenset({DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams})
+_NEED_FORMAT: Final = frozenset({CreateTopic, JoinGroup})  # older versions would ignore their rows
+_CHANGING_SECONDS_MAX: Final = 0.003
+
+Act = Callable[[Callable[[], None]], None]
+Submit = Callable[[EngineCommand, Callable[[Any], None], Caller | None], None]
+
+
+class GroupTurns:
+    """A queue that runs changes of groups in order, for a limited time per turn of the loop.
+
+    A change computes the owners of all streams of its group again. In a group with many streams
+    this takes some milliseconds, and members often join, leave or expire together.
+
+    When this time is used up, the remaining changes wait for a later turn. Each turn runs at least
+    one change that waits. `act` calls a function on a later turn, and handles its errors.
+    `allow_sharing` makes the directory ready for topics and members, and returns False if the disk
+    is too full for that.
+    """
+
+    commands: Final = _CHANGES | _NEED_FORMAT  # that must be submitted by `submit`
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        act: Act,
+        submit: Submit,
+        allow_sharing: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._act = act
+        self._submit = submit
+        self._allow_sharing = allow_sharing
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._seconds = 0.0  # the time that changes have used in this turn of the loop
+        self._is_due = self._is_sweeping = False
+
+    def submit(
+        self, command: EngineCommand, reply: Callable[[Any], None], caller: Caller | None
+    ) -> None:
+        """Execute one of the `commands`, now or on a later turn."""
+        if type(command) in _NEED_FORMAT and not self._allow_sharing():
+            reply(DiskFull())
+        elif type(command) in _CHANGES:
+            self.begin(partial(self._submit, command, reply, caller))
+        else:
+            self._submit(command, reply, caller)
+
+    def begin(self, change: Callable[[], None]) -> None:
+        """Run `change` now, or queue it if changes are waiting or this turn's time is used up."""
+        if self._waiting or self._seconds > _CHANGING_SECONDS_MAX:
+            self._waiting.append(change)
+        else:
+            self._run(change)
+        self._call_soon()
+
+    def sweep(self, steps: Iterator[int]) -> None:
+        """Do the steps of a sweep on later turns. Drop them if another sweep is not complete."""
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._waiting.append(partial(self._step, steps))
+            self._call_soon()
+
+    def _step(self, steps: Iterator[int]) -> None:
+        if next(steps, None) is None:
+            self._is_sweeping = False
+        else:
+            self._waiting.append(partial(self._step, steps))
+
+    def finish(self) -> None:
+        """Run all queued changes."""
+        while self._waiting:
+            self._act(self._waiting.popleft())
+
+    def drop(self) -> None:
+        """Drop all queued changes without running them."""
+        self._waiting.clear()
+        self._is_sweeping = False
+
+    def _run(self, change: Callable[[], None]) -> None:
+        started = monotonic()
+        change()
+        self._seconds += monotonic() - started
+
+    def _call_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_due = False
+        self._seconds = 0.0
+        is_first = True
+        while self._waiting and (is_first or self._seconds <= _CHANGING_SECONDS_MAX):
+            is_first = False
+            self._act(partial(self._run, self._waiting.popleft()))
+        if self._waiting:
             self._call_soon()

@@ -32,11 +32,11 @@ from semel.model.rights import (
     DESCRIBE,
     ENDED,
     NEVER,
-    RESERVED,
     STREAM,
     Caller,
     Scope,
     Source,
+    is_of_server,
     make_caller,
 )
 from semel.server.http import Request, Responder
@@ -56,11 +56,20 @@ K = TypeVar("K")
 T = TypeVar("T")
 USES_SECONDS: Final = 60.0
 _WRITES: Final = frozenset(
-    {routes.STREAM_APPEND, routes.STREAM_CREATE, routes.STREAM_CHANGE, routes.STREAM_DELETE}
+    {
+        routes.STREAM_APPEND,
+        routes.STREAM_CREATE,
+        routes.STREAM_CHANGE,
+        routes.STREAM_DELETE,
+        routes.TOPIC_APPEND,
+        routes.TOPIC_CREATE,
+        routes.TOPIC_CHANGE,
+        routes.TOPIC_DELETE,
+    }
 )
 
 # The most frequent requests. Their commands are not audited, so they need no copy of the caller.
-_UNCOPIED: Final = frozenset({routes.STREAM_APPEND, routes.STREAM_READ})
+_UNCOPIED: Final = frozenset({routes.STREAM_APPEND, routes.TOPIC_APPEND, routes.STREAM_READ})
 _REFUSAL_KEYS_MAX: Final = 64  # different refusals in one second that get a record of their own
 _FLUSH_SECONDS: Final = 1.0
 _PACES_MAX: Final = 1_024
@@ -257,7 +266,7 @@ class Access:
         Sets `responder.caller`. Return a refusal if the request is not allowed. Raises
         MalformedRequest if its query is invalid.
         """
-        is_reserved = match.route in _WRITES and match.name.startswith(RESERVED)
+        is_reserved = match.route in _WRITES and is_of_server(match.name)
         if not self.is_on:
             is_refused = is_reserved and not self.settings.opens_reserved
             return ReservedPath() if is_refused else None
@@ -270,7 +279,7 @@ class Access:
         if is_reserved:
             refusal: Refusal | None = ReservedPath()
         else:
-            refusal = refuse_route(match, request.query, caller, self.owns)
+            refusal = refuse_route(match, request.query, caller, self.owns, self.is_topic)
         if refusal is not None:
             address = responder.account.address
             self.refusals.note(replace(caller, route=match.route, address=address), refusal)
@@ -290,6 +299,11 @@ class Access:
             reply(refusal)
 
     # ---- what a caller may see -----------------------------------------------------------------
+
+    def is_topic(self, path: str) -> bool:
+        """Return True if there is a topic at `path`, which might not be durable yet."""
+        stream = self._engine.stream(path)
+        return stream is not None and stream.topic is not None
 
     def owns(self, caller: Caller, kind: str, name: str) -> bool:
         """Return True if a caller owns a registration, a transaction id or a sink."""

@@ -5,28 +5,26 @@ and encodes the response with `semel.wire`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from heapq import merge
-from itertools import islice
 from typing import Final
 
 from semel.broker.broker import TAIL, ReadDone, Reply
-from semel.broker.durable_view import DurableView, StreamView
 from semel.broker.engine import Engine
 from semel.broker.figures import figure_steps
-from semel.broker.gap_hold import GapHold
-from semel.machine.policies import Policies, dedup_source
+from semel.broker.gap_hold import AnyAppend, GapHold
+from semel.machine.policies import dedup_source
 from semel.model.commands import Append
-from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
 from semel.model.outcomes_access import Unauthenticated
-from semel.model.rights import DESCRIBE, ENDED, STREAM, Caller
+from semel.model.rights import ENDED, Caller
 from semel.model.steps import STEP_BYTES
 from semel.server.access import USES_SECONDS, Access, every
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response, send_view
 from semel.server.event_stream import EventStream, FanoutGroups
+from semel.server.groups import MembersResource
 from semel.server.http import Request, Responder
+from semel.server.listings import streams_page
 from semel.server.live import Live, LongPoll, blocker_of, facts_of, refuse_other
 from semel.server.metrics import APPENDED, OutcomeCounts, render_metrics
 from semel.server.producers import ProducersResource
@@ -35,6 +33,7 @@ from semel.server.resources import (
     GroupsResource,
     PoliciesResource,
     Resource,
+    RouteHandler,
     RouteHandlers,
     SinksResource,
     TransactionsResource,
@@ -42,17 +41,16 @@ from semel.server.resources import (
     valid,
 )
 from semel.server.tokens import TokensResource
+from semel.server.topics import TopicsResource
 from semel.server.unread_budget import UnreadBudget
 from semel.wire import paths, requests, responses, routes
 from semel.wire.gate import ASSIGN_SUFFIX
 from semel.wire.json_mode import prepare_limits
-from semel.wire.paths import parse_query, read_limit
-from semel.wire.policies import print_switch
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.rendering import Response, as_private
 from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
 from semel.wire.routes import find_route, join_handlers
-from semel.wire.schema import Health, StreamEntry, StreamsPage
+from semel.wire.schema import Health
 
 _INCARNATION_BYTES: Final = 8
 _LIVE_CHECK_SECONDS: Final = 0.5  # live reads end within this time after their tokens
@@ -80,7 +78,7 @@ class App:
         self._is_guarded = access.is_on
         self._producers = ProducersResource(engine, access)
         self._gaps: GapHold | None = None
-        self._append: Callable[[Append, Reply, Caller | None], None] = engine.submit
+        self._append: Callable[[AnyAppend, Reply, Caller | None], None] = engine.submit
         if gap_hold_ms:
             call_later = asyncio.get_running_loop().call_later
             self._gaps = GapHold(engine.submit, call_later, seconds=gap_hold_ms / 1000)
@@ -98,24 +96,45 @@ class App:
             is_called=access.is_live,
         )
         self._groups: FanoutGroups = {}
-        # This raises ValueError if a route has no handler.
-        self._handlers = join_handlers(
-            [
-                self._own_handlers(),
-                self._producers.handlers(),
-                PoliciesResource(engine, access, self._tally).handlers(),
-                CommitsResource(engine, access, self._tally).handlers(),
-                TransactionsResource(engine, access, self._tally).handlers(),
-                GroupsResource(engine, access, self._tally).handlers(),
-                SinksResource(engine, access, self._tally).handlers(),
-                TokensResource(engine, access, self._tally).handlers(),
-            ]
+        self._topics = TopicsResource(
+            engine,
+            access,
+            self._tally,
+            submit_append=self._append,
+            fresh_id=self._producers.fresh_id,
+            origin_of=self._origin_of,
+            is_strict=is_strict,
         )
+        self._members = MembersResource(engine, access, self._tally, wait_seconds=long_poll_seconds)
+        self._handlers = self._all_handlers(engine, access, self._tally)
         prepare_limits()
         self._timers: list[Callable[[], None]] = []
         if self._is_guarded:
             self._timers.append(every(_LIVE_CHECK_SECONDS, self._live.end_uncalled))
+            self._timers.append(every(_LIVE_CHECK_SECONDS, self._members.end_uncalled))
             self._timers.append(every(USES_SECONDS, access.note_uses))
+
+    def _all_handlers(
+        self, engine: Engine, access: Access, tally: OutcomeCounts
+    ) -> Mapping[str, RouteHandler]:
+        """Return the handler of every route. Raises ValueError if a route has none."""
+        others = (
+            PoliciesResource,
+            CommitsResource,
+            TransactionsResource,
+            GroupsResource,
+            SinksResource,
+            TokensResource,
+        )
+        return join_handlers(
+            [
+                self._own_handlers(),
+                self._topics.handlers(),
+                self._producers.handlers(),
+                self._members.handlers(),
+                *(resource(engine, access, tally).handlers() for resource in others),
+            ]
+        )
 
     def _own_handlers(self) -> RouteHandlers:
         return {
@@ -132,9 +151,10 @@ class App:
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Handle one request. The response is sent now, or later when the outcome is durable."""
-        plan = request.head.plan
+        plan, topic_plan = request.head.plan, request.head.topic_plan
         try:
-            if plan is not None:  # so it is not refused: `_post` has set the plan
+            # With a plan, it is not refused: `_post` has set the plan, here or for topics.
+            if plan is not None or topic_plan is not None:
                 caller = None
                 if self._is_guarded:  # the engine checks the rights, as with every command
                     caller = request.head.caller
@@ -142,7 +162,10 @@ class App:
                         caller = self._find_caller(request, responder)
                         if caller is None:
                             return
-                self._submit_append(plan, request, responder, caller)
+                if plan is not None:
+                    self._submit_append(plan, request, responder, caller)
+                elif topic_plan is not None:
+                    self._topics.append(topic_plan, request, responder, caller)
             elif request.head.refusal is not None:
                 send_response(responder, responses.problem_response(request.head.refusal))
             elif request.method == "OPTIONS":
@@ -159,7 +182,8 @@ class App:
         """
         caller = self._access.caller_of(request, responder)
         if caller is None:
-            self._access.refusals.note_unknown(responder.account.address, routes.STREAM_APPEND)
+            route = routes.STREAM_APPEND if request.head.plan else routes.TOPIC_APPEND
+            self._access.refusals.note_unknown(responder.account.address, route)
             send_response(responder, responses.outcome_response(Unauthenticated()))
         return caller
 
@@ -171,6 +195,7 @@ class App:
         match = valid(find_route(request.method, request.path))
         refusal = self._access.admit(match, request, responder)
         if refusal is None:
+            request.detail = match.detail
             self._handlers[match.route](request, responder, match.name)
         else:
             self._tally.note(refusal)
@@ -179,6 +204,7 @@ class App:
     def drain(self) -> None:
         """End all live reads. Submit the held appends, although earlier appends are missing."""
         self._live.drain()
+        self._members.drain()
         if self._gaps is not None:
             self._gaps.drain()
         for cancel in self._timers:
@@ -202,9 +228,11 @@ class App:
             incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
             source_type=partial(self._streams.type_of, caller=responder.caller),
         )
-        origin = paths.origin_of(request.headers.get("host"), self._scheme)
-        location = paths.stream_url(origin or self._origin, path)
+        location = paths.stream_url(self._origin_of(request), path)
         self._streams.submit(command, responder, partial(responses.put_response, location=location))
+
+    def _origin_of(self, request: Request) -> str:
+        return paths.origin_of(request.headers.get("host"), self._scheme) or self._origin
 
     def _post(self, request: Request, responder: Responder, path: str) -> None:
         is_assignable = path.endswith(ASSIGN_SUFFIX)
@@ -337,7 +365,7 @@ class App:
         text = render_metrics(
             (yield from figure_steps(self._engine)),
             self._tally,
-            live_readers=len(self._live.readers),
+            live_readers=len(self._live.readers) + len(self._members.waiting),
             gaps_held=0 if self._gaps is None else self._gaps.count,
             unread=self._reads.unread,
         )
@@ -353,78 +381,3 @@ class App:
             caller=caller,
         )
         send_view(responder, responses.json_response(200, page))
-
-
-# ---- the list of streams -------------------------------------------------------------------------
-# `GET /v1/streams` lists the durable streams, sorted by path. Each request returns one page.
-
-
-_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
-
-
-def streams_page(
-    view: DurableView, query: str, *, generation: int, caller: Caller | None = None
-) -> StreamsPage:
-    """Return a page of streams, sorted by path. Raises MalformedRequest if `query` is invalid.
-
-    With a `caller`, the page has only the streams that the caller may see.
-    """
-    parameters = parse_query(query, _PARAMETERS) if query else {}
-    limit = read_limit(parameters.get("limit"))
-    prefix, after = parameters.get("prefix", ""), parameters.get("after", "")
-    if caller is None or caller.is_admin:
-        shown = view.paths.after(after, prefix)
-    else:
-        shown = _shown_paths(view, caller, after, prefix)
-    page = list(islice(shown, limit + 1))
-    return StreamsPage(
-        [_entry_of(path, view.by_path[path], view.policies) for path in page[:limit]],
-        generation,
-        page[limit - 1] if len(page) > limit else None,
-    )
-
-
-def _shown_paths(view: DurableView, caller: Caller, after: str, prefix: str) -> Iterator[str]:
-    """Yield the paths after `after` that begin with `prefix` and that the caller may see, sorted.
-
-    Only the names and prefixes of the caller's scopes are searched. So hidden streams cost no time,
-    however many there are, and a page never ends with the name of one.
-    """
-    scopes = [scope for scope in caller.scopes if scope.kind == STREAM]
-    exact = {scope.name for scope in scopes if not scope.is_prefix}
-    ranges: list[Iterable[str]] = [
-        sorted(
-            name
-            for name in exact
-            if name in view.by_path and name > after and name.startswith(prefix)
-        )
-    ]
-    for start in {scope.name for scope in scopes if scope.is_prefix}:
-        if start.startswith(prefix):
-            ranges.append(view.paths.after(after, start))
-        elif prefix.startswith(start):
-            ranges.append(view.paths.after(after, prefix))
-    last = ""
-    for path in merge(*ranges):
-        if path != last and caller.may(STREAM, path, DESCRIBE):
-            last = path
-            yield path
-
-
-def _entry_of(path: str, view: StreamView, policies: Policies) -> StreamEntry:
-    row, tail = view.row, view.durable_tail
-    source = dedup_source(policies, path, tail)
-    return StreamEntry(
-        path=path,
-        content_type=row.content_type,
-        incarnation=row.incarnation,
-        first_offset=print_offset(tail.head),
-        next_offset=print_offset(tail.tail),
-        closed=tail.is_closed,
-        created_at_ms=row.created_ms,
-        written_at_ms=tail.written_ms,
-        dedup=print_switch(tail.dedup_from is not None),
-        dedup_source=source.name,
-        dedup_policy=source.prefix,
-        dedup_pending=None if source.pending is None else print_switch(source.pending),
-    )

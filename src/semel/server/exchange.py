@@ -271,15 +271,15 @@ class Exchange(Struct, eq=False, gc=False):
                 data = body
         self._complete(data)
 
-    def send_lines(self, status: int, lines: bytes) -> None:
-        """Send a response without a body. `lines` are its encoded header lines."""
+    def send_lines(self, status: int, lines: bytes, body: bytes = b"") -> None:
+        """Send a response to a request that is not a HEAD. `lines` are its encoded header lines."""
         if self.phase is not _WAITING:
             self._drop(status)
             return
-        framing = b"" if status in _BODILESS else b"Content-Length: 0\r\n"
+        framing = b"" if status in _BODILESS else b"Content-Length: %d\r\n" % len(body)
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
-        data = b"%b%b%b\r\n" % (self._prefixes[status], lines, framing)
+        data = b"%b%b%b\r\n%b" % (self._prefixes[status], lines, framing, body)
         self.phase = _COMPLETE  # from here on like `_complete`, which would cost a call per append
         self._gone = ()
         if not self._line.complete(self, data):

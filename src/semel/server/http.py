@@ -12,6 +12,7 @@ from semel.wire.problems import Problem
 from semel.wire.rendering import Response
 from semel.wire.requests import AppendPlan
 from semel.wire.responses import problem_response
+from semel.wire.topics import TopicPlan
 
 __all__ = [
     "Handler",
@@ -56,12 +57,14 @@ class Head(Struct, gc=False, eq=False):
     cors: str = ""
     refusal: Problem | None = None
     plan: AppendPlan | None = None
+    topic_plan: TopicPlan | None = None  # the same for appends to a topic
     # Who sends the requests with this head, if the header Authorization names a valid caller. The
     # engine checks with every command whether the caller is still valid.
     caller: Caller | None = None
-    # Of a cached head: whether its requests have the headers Content-Length and Producer-Seq.
+    # Of a cached head: whether its requests have Content-Length, Producer-Seq and Message-Key.
     has_length: bool = False
     has_seq: bool = False
+    has_key: bool = False
 
 
 class Request(Struct, gc=False, eq=False):
@@ -69,11 +72,13 @@ class Request(Struct, gc=False, eq=False):
 
     head: Head
     body: bytes = b""
-    # Requests with the same cached head can differ in two numbers. So a cached head does not
-    # contain these two headers, and their values are here. If a field is empty, then the header was
-    # not sent, or its value is in `head.headers`.
+    # Requests with the same cached head can differ in two numbers and a key. So a cached head does
+    # not contain these three headers, and their values are here. If a field is empty, then the
+    # header was not sent, or its value is in `head.headers`.
     length: bytes = b""  # Content-Length
     seq: bytes = b""  # Producer-Seq
+    message_key: bytes = b""  # Message-Key, printable ASCII, only of appends to topics
+    detail: str = ""  # the second name in the address, such as the id of a group's member
 
     @property
     def method(self) -> str:
@@ -95,6 +100,8 @@ class Request(Struct, gc=False, eq=False):
             headers = {**headers, "content-length": self.length.decode("ascii")}
         if self.seq:
             headers = {**headers, "producer-seq": self.seq.decode("ascii")}
+        if self.message_key:
+            headers = {**headers, "message-key": self.message_key.decode("ascii")}
         return headers
 
     @property
@@ -146,8 +153,8 @@ class Responder(Protocol):
     def send(self, response: Response) -> None:
         """Send the response. If a response was already sent, log an error and drop the new one."""
 
-    def send_lines(self, status: int, lines: bytes) -> None:
-        """Send a response without a body. `lines` are its encoded header lines."""
+    def send_lines(self, status: int, lines: bytes, body: bytes = b"") -> None:
+        """Send a response to a request that is not a HEAD. `lines` are its encoded header lines."""
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
         """Begin a response whose length is unknown. Drop it if a response was already sent."""

@@ -9,8 +9,9 @@ from typing import Final
 from semel.broker.figures import EngineFigures
 from semel.journal.segments import segment_name
 from semel.journal.space import SegmentSpace
-from semel.model.limits import SEGMENTS_SHOWN_MAX
+from semel.model.limits import GROUPS_SHOWN_MAX, SEGMENTS_SHOWN_MAX
 from semel.model.outcomes import Appended, Duplicate, Outcome
+from semel.model.outcomes_topics import TopicStored
 from semel.model.outcomes_txn import (
     AbortDone,
     AlreadyAborted,
@@ -31,6 +32,7 @@ _LABELS: Final[Mapping[type[Outcome], str]] = {
 }
 
 APPENDED: Final = Appended.__name__  # the label of a stored append
+DUPLICATE: Final = Duplicate.__name__
 
 # The shares for which the page counts segments.
 _SHARES: Final = (0.1, 0.5)
@@ -49,10 +51,15 @@ class OutcomeCounts:
     def note(self, outcome: Outcome) -> None:
         """Count the outcome of one write."""
         kind = type(outcome)
-        self.outcomes[_LABELS.get(kind, kind.__name__)] += 1
-        if isinstance(outcome, Duplicate):
+        label = _LABELS.get(kind, kind.__name__)
+        if isinstance(outcome, TopicStored):
+            label = DUPLICATE if outcome.is_duplicate else APPENDED
+            self.mismatches += outcome.is_mismatch
+            self.below_window += outcome.is_duplicate and outcome.parts is None
+        elif isinstance(outcome, Duplicate):
             self.mismatches += outcome.is_mismatch
             self.below_window += outcome.next_offset is None
+        self.outcomes[label] += 1
 
 
 def render_metrics(
@@ -69,6 +76,7 @@ def render_metrics(
         *_connection_metrics(unread),
         *_producer_metrics(figures, tally, gaps_held),
         *_txn_metrics(figures),
+        *_group_metrics(figures),
         *_space_metrics(figures),
     ]
     lines = [
@@ -81,6 +89,7 @@ def render_metrics(
         f'semel_outcomes_total{{outcome="{name}"}} {count}'
         for name, count in sorted(tally.outcomes.items())
     )
+    lines.extend(_lag_lines(figures.group_lags))
     if figures.segments is not None:
         lines.extend(_segment_lines(figures.segments))
     return "\n".join(lines) + "\n"
@@ -218,6 +227,55 @@ def _txn_metrics(figures: EngineFigures) -> list[Metric]:
         *((f"transactions_{name}_total", "counter", text, value) for name, text, value in totals),
         *((name, "gauge", text, value) for name, text, value in gauges),
     ]
+
+
+# ---- topics and groups ---------------------------------------------------------------------------
+
+
+def _group_metrics(figures: EngineFigures) -> list[Metric]:
+    return [
+        ("topics", "gauge", "Topics, without their partitions.", figures.topics),
+        ("groups", "gauge", "Groups with positions, members or a pinned step.", figures.groups),
+        ("group_members", "gauge", "Members of all groups.", figures.members),
+        (
+            "group_streams_owned",
+            "gauge",
+            "Streams that members own, in all groups.",
+            figures.shared_streams,
+        ),
+        (
+            "group_rebalances_total",
+            "counter",
+            "Changes of the owners of streams, in all groups.",
+            figures.rebalances,
+        ),
+        (
+            "group_members_expired_total",
+            "counter",
+            "Members whose session has timed out.",
+            figures.expired_members,
+        ),
+    ]
+
+
+def _lag_lines(lags: list[tuple[str, int]]) -> list[str]:
+    """Return the lag of the groups that are furthest behind.
+
+    The number of lines is limited, because there can be very many groups.
+    """
+    if not lags:
+        return []
+    return [
+        "# HELP semel_group_lag_offsets Offsets that a group has not read, in all its streams; also"
+        f" control records and aborted messages. At most {GROUPS_SHOWN_MAX} groups.",
+        "# TYPE semel_group_lag_offsets gauge",
+        *(f'semel_group_lag_offsets{{group="{_label(group)}"}} {lag}' for group, lag in lags),
+    ]
+
+
+def _label(text: str) -> str:
+    """Return the value of a label, with the escapes of the text format."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # ---- disk space ----------------------------------------------------------------------------------

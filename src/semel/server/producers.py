@@ -17,7 +17,8 @@ from semel.machine.producer_counts import Producers
 from semel.machine.producers import Receipt, receipts_of, unpack_receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.state import find_producer
-from semel.machine.streams import find_stream
+from semel.machine.streams import find_any
+from semel.machine.topic_receipts import unpack_parts
 from semel.model.commands import Register
 from semel.model.limits import TOMBSTONE_MS
 from semel.model.offsets import print_offset
@@ -39,6 +40,7 @@ from semel.wire.schema.producers import (
     ProducersPage,
     RegisteredProducer,
 )
+from semel.wire.topics import topic_parts
 
 _ID_BYTES: Final = 16
 
@@ -75,7 +77,10 @@ class ProducersResource(Resource):
 
     def _claim(self, request: Request, responder: Responder, _name: str) -> None:
         command = valid(calls.parse_claim(request.headers, request.body, now_ms=self.now_ms))
-        self.submit(command, responder, partial(calls.claim_response, path=command.path))
+        response_of = partial(
+            calls.claim_response, path=command.path, is_topic=self.access.is_topic(command.path)
+        )
+        self.submit(command, responder, response_of)
 
     def _retire(self, request: Request, responder: Responder, _name: str) -> None:
         command = calls.parse_retire(request.headers, request.body, now_ms=self.now_ms)
@@ -154,7 +159,7 @@ def producers_page(
     """
     if query.stream is None:
         return ProducersPage(_registered(state, query.id or "", owner_of))
-    stream = find_stream(state, query.stream)
+    stream = find_any(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
     rows = stream.producers or Producers()
@@ -188,6 +193,7 @@ def _entry_of(
     state: State, stream: Stream, producer_id: str, row: ProducerRow, stays: int
 ) -> ProducerEntry:
     last = None if row.is_expired else _last_receipt_of(row)
+    is_topic = stream.topic is not None  # then the receipt has a number that is no offset
     stays = TOMBSTONE_MS if row.is_brief else stays
     registered = state.registry.get(producer_id)
     return ProducerEntry(
@@ -196,7 +202,7 @@ def _entry_of(
         mode=row.mode,
         epoch=row.epoch,
         last_seq=row.last_seq if row.last_seq >= 0 else None,
-        last_offset=None if last is None else print_offset(last.next_offset),
+        last_offset=None if last is None or is_topic else print_offset(last.next_offset),
         cursor=None if row.cursor is None else row.cursor.decode("utf-8", "replace"),
         updated_at=print_instant(row.updated_ms),
         registered_epoch=None if registered is None else registered.epoch,
@@ -218,19 +224,28 @@ def _life_of(row: ProducerRow) -> str:
 def _state_of(
     state: State, stream: Stream, producer_id: str, row: ProducerRow, stays: int
 ) -> ProducerDetails:
-    retained = [
-        ProducerReceipt(
-            receipt.first_seq,
-            receipt.last_seq,
-            print_offset(receipt.first_offset),
-            print_offset(receipt.next_offset),
-            f"{receipt.digest:016x}",
-        )
-        for receipt in _receipts_of(row)
-    ]
+    shown = _topic_receipt if stream.topic is not None else _stream_receipt
+    retained = [shown(stream, row, receipt) for receipt in _receipts_of(row)]
     return ProducerDetails(
         **asdict(_entry_of(state, stream, producer_id, row, stays)), receipts=retained
     )
+
+
+def _stream_receipt(_stream: Stream, _row: ProducerRow, receipt: Receipt) -> ProducerReceipt:
+    return ProducerReceipt(
+        receipt.first_seq,
+        receipt.last_seq,
+        print_offset(receipt.first_offset),
+        print_offset(receipt.next_offset),
+        f"{receipt.digest:016x}",
+    )
+
+
+def _topic_receipt(topic: Stream, row: ProducerRow, receipt: Receipt) -> ProducerReceipt:
+    packed = (row.parts or {}).get(receipt.next_offset)
+    parts = None if packed is None else topic_parts(topic.row.path, unpack_parts(packed))
+    digest = f"{receipt.digest:016x}"
+    return ProducerReceipt(receipt.first_seq, receipt.last_seq, None, None, digest, parts)
 
 
 def _last_receipt_of(row: ProducerRow) -> Receipt | None:
@@ -257,7 +272,7 @@ def explain_append(
     """
     tag = query.tag
     run = dry_run(state, query.stream, tag, now_ms=now_ms)
-    stream = find_stream(state, query.stream)
+    stream = find_any(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
     row = find_producer(stream, tag.id)
@@ -266,6 +281,7 @@ def explain_append(
         tag=tag,
         epoch=None if row is None else row.epoch,
         last_seq=None if row is None else row.last_seq,
+        is_topic=stream.topic is not None,
     )
     explanation = explain(run.outcome)
     return ExplainResponse(

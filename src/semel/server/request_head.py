@@ -267,22 +267,29 @@ def check_trailer(line: str) -> None:
 
 # ---- the head cache ------------------------------------------------------------------------------
 # A client that appends sends almost the same request head every time. Only the two numbers
-# Content-Length and Producer-Seq change. So these two lines are stripped, and the rest of the head
-# is the key of the cache (ADR 0012).
+# Content-Length and Producer-Seq change and, in an append to a topic, Message-Key. So these lines
+# are stripped, and the rest of the head is the key of the cache (ADR 0012).
 #
-# The cache must not change the meaning of a head. Therefore one of these lines is stripped only if
-# its value consists of digits. The rest is cached only if the complete head is valid, repeats no
-# header, and has neither Transfer-Encoding nor Expect. Every other head is parsed line by line each
-# time.
+# The cache must not change the meaning of a head. Therefore one of the first two lines is stripped
+# only if its value consists of digits, and Message-Key only if its value is a valid one. The rest
+# is cached only if the complete head is valid, repeats no header, and has neither Transfer-Encoding
+# nor Expect. Every other head is parsed line by line each time.
 
 
 _LENGTH: Final = "content-length"
 _SEQ: Final = "producer-seq"
+_KEY: Final = "message-key"
+_NUMBERS: Final = frozenset({_LENGTH, _SEQ})
+_STRIPPED: Final = _NUMBERS | {_KEY}
 # The start of each line, in the two usual spellings.
 _LENGTH_LINE: Final = b"\r\nContent-Length: "
 _LENGTH_LINE_LOWER: Final = b"\r\ncontent-length: "
 _SEQ_LINE: Final = b"\r\nProducer-Seq: "
 _SEQ_LINE_LOWER: Final = b"\r\nproducer-seq: "
+_KEY_LINE: Final = b"\r\nMessage-Key: "
+_KEY_LINE_LOWER: Final = b"\r\nmessage-key: "
+_KEY_VALUE: Final = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_TOPIC_APPEND: Final = b"POST /v1/topics/"
 _SPECIAL: Final = frozenset({"transfer-encoding", "expect"})
 _DIGITS_MAX: Final = 15  # a Producer-Seq with 15 digits is never too large
 _CACHED_MAX: Final = 4096
@@ -313,20 +320,28 @@ class HeadCache:
             head, count = self._parse(raw)
             return Request(head), count
         rest, length, seq = _split_numbers(raw)
+        key = b""
+        if raw.startswith(_TOPIC_APPEND):
+            rest, key = _split_key(rest)
         cached = self._heads.get(rest)
-        # Without its numbers, a head that has one of the two lines equals one that does not.
-        if cached is None or cached.has_seq != (seq != b"") or cached.has_length != (length != b""):
+        # Without the stripped lines, a head that has one of them equals one that does not.
+        if (
+            cached is None
+            or cached.has_seq != (seq != b"")
+            or cached.has_length != (length != b"")
+            or cached.has_key != (key != b"")
+        ):
             head, count = self._parse(raw)
             is_free = cached is None and self._is_repeat(rest)
-            if is_free and self._is_plain(head, length, seq):
-                self._add(rest, head)
+            if is_free and self._is_plain(head, length, seq, key):
+                self._add(rest, head, has_key=key != b"")
             return Request(head), count
         count = int(length) if length else 0
         if count > self._limits.body_bytes_max:
             refused = body_too_large(self._limits)
             refused.cors = cached.cors
             raise refused
-        return Request(cached, b"", length, seq), count
+        return Request(cached, b"", length, seq, key), count
 
     def _parse(self, raw: bytes) -> tuple[Head, int]:
         head = parse_head(raw, self._limits)
@@ -352,11 +367,11 @@ class HeadCache:
         self._once.add(digest)
         return False
 
-    def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Return True if `head` can be cached without its Content-Length and Producer-Seq lines.
+    def _is_plain(self, head: Head, length: bytes, seq: bytes, key: bytes) -> bool:
+        """Return True if `head` can be cached without the lines that were stripped.
 
-        `length` and `seq` are the numbers that `_split_numbers` found in these two lines. A number
-        is empty if `_split_numbers` did not find it.
+        `length`, `seq` and `key` are the values that were found in these lines. A value is empty if
+        it was not found.
         """
         headers = head.headers
         return (
@@ -364,15 +379,19 @@ class HeadCache:
             and _SPECIAL.isdisjoint(headers)
             and (_LENGTH in headers) == bool(length)
             and (_SEQ in headers) == bool(seq)
-            and len(headers) + 2 <= self._limits.header_count_max  # room for both stripped lines
+            and (not key or _KEY in headers)
+            and len(headers) + 2 <= self._limits.header_count_max  # room for stripped lines
         )
 
-    def _add(self, rest: bytes, head: Head) -> None:
+    def _add(self, rest: bytes, head: Head, *, has_key: bool) -> None:
         if len(self._heads) >= _CACHED_MAX:
             self._heads.clear()
         has_length, has_seq = _LENGTH in head.headers, _SEQ in head.headers
-        headers = {name: head.headers[name] for name in head.headers if name not in {_LENGTH, _SEQ}}
-        self._heads[rest] = replace(head, headers=headers, has_length=has_length, has_seq=has_seq)
+        stripped = _STRIPPED if has_key else _NUMBERS
+        headers = {name: head.headers[name] for name in head.headers if name not in stripped}
+        self._heads[rest] = replace(
+            head, headers=headers, has_length=has_length, has_seq=has_seq, has_key=has_key
+        )
 
 
 def _split_numbers(raw: bytes) -> tuple[bytes, bytes, bytes]:
@@ -398,3 +417,19 @@ def _split_numbers(raw: bytes) -> tuple[bytes, bytes, bytes]:
     if digits.isdigit() and len(digits) <= _DIGITS_MAX:
         return before + end + suffix, length, digits
     return rest, length, b""
+
+
+def _split_key(raw: bytes) -> tuple[bytes, bytes]:
+    """Return `raw` without the line Message-Key, and the key.
+
+    If the line is missing or has no valid key, the line stays, and the key is empty.
+    """
+    before, line, after = raw.partition(_KEY_LINE)
+    if not line:
+        before, line, after = raw.partition(_KEY_LINE_LOWER)
+        if not line:
+            return raw, b""
+    key, end, suffix = after.partition(b"\r\n")
+    if _KEY_VALUE.fullmatch(key) is None:
+        return raw, b""
+    return before + end + suffix, key

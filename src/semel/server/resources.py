@@ -27,14 +27,15 @@ from semel.machine.txn.views import (
     txn_view,
 )
 from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
+from semel.model.errors import EngineStopped
 from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
-from semel.model.outcomes import Outcome, PolicySet, UnknownPolicy
+from semel.model.outcomes import Outcome, PolicySet, Refusal, UnknownPolicy
 from semel.model.outcomes_txn import UnknownTransaction
-from semel.model.rights import POLICY, SINK, STREAM, TRANSACTION, Caller
+from semel.model.rights import POLICY, SINK, STREAM, TOPIC, TRANSACTION, Caller
 from semel.model.steps import Steps
 from semel.server.access import Access
 from semel.server.admission import send_response, send_view
-from semel.server.http import Request, Responder
+from semel.server.http import Request, Responder, internal_error, problem
 from semel.server.metrics import OutcomeCounts
 from semel.wire import commits, groups, policies, responses, routes
 from semel.wire.problems import MalformedRequest, Problem
@@ -76,10 +77,12 @@ class Resource:
         return self.engine.clock.now_ms()
 
     def type_of(self, path: str, caller: Caller | None) -> str | None:
-        """Return the content type of a stream; None if there is none that the caller may see."""
+        """Return the content type of a stream or topic; None if the caller may see none there."""
         stream = self.engine.stream(path)
-        is_seen = stream is not None and self.access.may_see(caller, STREAM, path)
-        return stream.row.content_type if stream is not None and is_seen else None
+        if stream is None:
+            return None
+        kind = STREAM if stream.topic is None else TOPIC
+        return stream.row.content_type if self.access.may_see(caller, kind, path) else None
 
     def submit(
         self,
@@ -120,12 +123,40 @@ class Resource:
         question: Callable[[State], T],
         responder: Responder,
         steps_of: Callable[[T], Steps[Response]],
+        path: str = "",
     ) -> None:
         """Do the same as `ask`, for a long response: it is made in steps from the result.
 
         The result must not change when the state changes, because the state does so between steps.
         """
-        self.engine.ask(question, lambda view: responder.run(_send(steps_of(view), responder)))
+        self.engine.ask(
+            question, lambda view: responder.run(_send(steps_of(view), responder)), path=path
+        )
+
+    def submit_and_ask(
+        self,
+        command: EngineCommand,
+        responder: Responder,
+        question: Callable[[State], T],
+        steps_of: Callable[[Outcome, T], Steps[Response]],
+    ) -> None:
+        """Submit a command, and respond with its refusal or with the state after it.
+
+        `steps_of` makes the response from the outcome and the result of `question`.
+        """
+
+        def reply(outcome: Outcome) -> None:
+            if self._tally is not None:
+                self._tally.note(outcome)
+            if isinstance(outcome, Refusal):
+                send_response(responder, responses.outcome_response(outcome))
+                return
+            try:
+                self.ask_in_steps(question, responder, partial(steps_of, outcome))
+            except EngineStopped:  # the command was executed, but the server ends
+                send_response(responder, problem(internal_error()))
+
+        self.access.submit(command, reply, responder.caller)
 
 
 def _send(steps: Steps[Response], responder: Responder) -> Iterator[None]:

@@ -152,15 +152,23 @@ def read_producer_id(headers: Headers, name: str, extended: str) -> str | None:
         raise bad_request(
             "producer_headers_conflict", f"send {name.title()} or {extended.title()}, not both"
         )
+    return check_producer_id(decode_extended(encoded, extended), extended)
+
+
+def decode_extended(encoded: str, name: str) -> str:
+    """Return the text that a header contains in the form of RFC 8187.
+
+    Raises MalformedRequest for the header `name` if the value is malformed, or is not UTF-8.
+    """
     match = _EXTENDED.fullmatch(encoded)
     if match is None:
-        form = "UTF-8'' and the id in UTF-8, with every byte but letters, digits and -._~ as %XX"
-        raise bad_header(extended, f"must be {form} (RFC 8187)")
+        form = "UTF-8'' and the text in UTF-8, with every byte but letters, digits and -._~ as %XX"
+        raise bad_header(name, f"must be {form} (RFC 8187)")
     raw = _ESCAPED.sub(lambda escape: bytes.fromhex(escape[1].decode()), match[1].encode())
     try:
-        return check_producer_id(raw.decode(), extended)
+        return raw.decode()
     except UnicodeDecodeError:
-        raise bad_header(extended, "is not valid UTF-8 after percent-decoding") from None
+        raise bad_header(name, "is not valid UTF-8 after percent-decoding") from None
 
 
 def check_producer_id(value: str, name: str) -> str:

@@ -20,19 +20,31 @@ All numbers are little-endian. `application/vnd.semel.batch` puts many messages 
             | length of the id u16 | id
         payload
 
+`application/vnd.semel.topic-batch` puts batches for several partitions of a topic into one POST:
+
+    magic "SMT1" | number of parts u32
+    then for each part: partition u32 | length of the batch u32 | the batch, in the batch format
+
+The parts are sorted by partition, and all messages have the same media type.
+
 A slice contains messages of one append. In a joined slice, commas separate the messages. Offsets
 increase, and can have gaps between them. Extras are keys, timestamps and headers.
 `semel.model.messages` describes their layout.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from semel.model.commands import Batch
-from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    MEDIA_TYPE_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    TOPIC_PARTITIONS_MAX,
+)
 from semel.model.messages import (
     Header,
     encode_extras,
@@ -42,7 +54,7 @@ from semel.model.messages import (
 )
 from semel.model.slices import Slice, SliceProducer
 from semel.model.steps import STEP_BYTES, Steps, finish
-from semel.wire.json_mode import PARSED_BYTES, split_steps
+from semel.wire.json_mode import PARSED_BYTES, TOO_MANY, split_steps
 
 U32: Final = struct.Struct("<I")
 
@@ -61,6 +73,9 @@ PRODUCER_HEAD: Final = struct.Struct("<QQIH")
 _BATCH_MAGIC: Final = b"SMB1"
 _BATCH_HEAD: Final = struct.Struct("<4sHHI")
 _BATCH_EXTRAS: Final = 1
+_TOPIC_MAGIC: Final = b"SMT1"
+_TOPIC_HEAD: Final = struct.Struct("<4sI")
+_PART_HEAD: Final = struct.Struct("<II")
 _SPACE: Final = b" \t\n\r"
 
 
@@ -87,6 +102,17 @@ class DecodedBatch(Struct, frozen=True, gc=False):
 
     content_type: str
     batch: Batch | None
+    error: str | None = None
+
+
+class DecodedParts(Struct, frozen=True, gc=False):
+    """A decoded body in the topic-batch format: the media type, and a batch for each partition.
+
+    If the messages are valid, `error` is None. If not, it is the reason.
+    """
+
+    content_type: str
+    parts: tuple[tuple[int, Batch], ...]
     error: str | None = None
 
 
@@ -204,6 +230,64 @@ def _decode_json(content_type: str, payload: bytes, sizes: Sequence[int]) -> Ste
     if batch.count != len(messages) or (batch.count > 1 and batch.lengths != lengths):
         return DecodedBatch(content_type, None, "a message is not exactly one JSON value")
     return DecodedBatch(content_type, batch)
+
+
+# ---- the topic-batch format ----------------------------------------------------------------------
+
+
+def encode_parts(parts: Mapping[int, bytes]) -> bytes:
+    """Return a body in the topic-batch format. `parts` maps partitions to encoded batches."""
+    pieces = [_TOPIC_HEAD.pack(_TOPIC_MAGIC, len(parts))]
+    for partition in sorted(parts):
+        pieces += (_PART_HEAD.pack(partition, len(parts[partition])), parts[partition])
+    return b"".join(pieces)
+
+
+def decode_parts_steps(body: bytes) -> Steps[DecodedParts]:
+    """Decode a body in the topic-batch format, in steps. Raises BadFormat if it is malformed."""
+    content_type, error = "", None
+    parts: list[tuple[int, Batch]] = []
+    unpaused_bytes = 0
+    for partition, part in _split_parts(body):
+        decoded = yield from decode_batch_steps(part)
+        if decoded.content_type != (content_type or decoded.content_type):
+            raise BadFormat("all parts must have the same media type")
+        content_type = decoded.content_type
+        if decoded.batch is not None:
+            parts.append((partition, decoded.batch))
+        elif error is None:
+            error = f"the part for partition {partition}: {decoded.error}"
+        unpaused_bytes += len(part)
+        if unpaused_bytes > STEP_BYTES:
+            unpaused_bytes = 0
+            yield
+    if sum(batch.count for _, batch in parts) > BATCH_MESSAGES_MAX:
+        raise BadFormat(TOO_MANY)
+    return DecodedParts(content_type, tuple(parts), error)
+
+
+def _split_parts(body: bytes) -> list[tuple[int, bytes]]:
+    """Return the partitions of a body in the topic-batch format, and the batch for each."""
+    if len(body) < _TOPIC_HEAD.size:
+        raise BadFormat("the topic batch is truncated")
+    magic, count = _TOPIC_HEAD.unpack_from(body)
+    if magic != _TOPIC_MAGIC:
+        raise BadFormat("the body is not a topic batch, or has an unknown version")
+    if not 0 < count <= TOPIC_PARTITIONS_MAX:
+        raise BadFormat(f"a topic batch must have 1 to {TOPIC_PARTITIONS_MAX} parts")
+    at, last = _TOPIC_HEAD.size, -1
+    parts: list[tuple[int, bytes]] = []
+    for _ in range(count):
+        head, at = _take(body, at, _PART_HEAD.size)
+        partition, size = _PART_HEAD.unpack(head)
+        if partition <= last:
+            raise BadFormat("the parts must be sorted by partition, each partition once")
+        part, at = _take(body, at, size)
+        parts.append((partition, part))
+        last = partition
+    if at != len(body):
+        raise BadFormat("the body continues after the last part")
+    return parts
 
 
 # ---- the frames format ---------------------------------------------------------------------------

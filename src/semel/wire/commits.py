@@ -29,6 +29,7 @@ from semel.model.commands import (
 )
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
+    MESSAGE_KEY_BYTES_MAX,
     TXN_ID_BYTES_MAX,
     TXN_LIST_MAX,
 )
@@ -37,6 +38,7 @@ from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.model.steps import STEP_BYTES, Steps
 from semel.wire.documents import (
+    check_epochs,
     check_name,
     check_producer,
     decode_document,
@@ -48,10 +50,12 @@ from semel.wire.documents import (
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, require_json
 from semel.wire.json_mode import EMPTY_ARRAY, PARSED_BYTES, TOO_MANY, first_elements, split_steps
-from semel.wire.problems import MalformedRequest, parser
+from semel.wire.message_keys import with_keys
+from semel.wire.problems import MalformedRequest, bad_request, parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.commits import (
+    AppendKeys,
     Base64Message,
     CommitLists,
     CommitRequest,
@@ -106,10 +110,11 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
         for each in request.transactions
     ]
     moves = [
-        read_move(group, path, target)
+        read_move(group, path, target, request)
         for group, targets in request.offsets.items()
         for path, target in targets.items()
     ]
+    check_epochs(request, {move.path for move in moves})
     expects = [(path, read_offset(tail, "if")) for path, tail in request.expects.items()]
     appends = yield from _read_appends(request.appends, type_of)
     sink = request.sink
@@ -171,11 +176,21 @@ def _refuse_long_lists(body: bytes) -> None:
     if len(body) <= STEP_BYTES:
         return  # parsed quickly, whatever it contains
     lists = decode_document(body, CommitLists)
-    for text in (lists.offsets, lists.expects, lists.transactions):
+    for text in (lists.offsets, lists.expects, lists.transactions, lists.epochs):
         refuse_long_list(bytes(text))
     appends = bytes(lists.appends)
     if appends.startswith(b"[") and first_elements(appends, TXN_LIST_MAX) is None:
         raise too_many_entries()
+    for each in _keys_of_appends(appends):
+        keys = bytes(each.keys)
+        if keys.startswith(b"[") and first_elements(keys, BATCH_MESSAGES_MAX) is None:
+            raise bad_request(
+                "bad_body", f"'keys' can have at most {BATCH_MESSAGES_MAX:,} elements"
+            )
+
+
+def _keys_of_appends(appends: bytes) -> list[AppendKeys]:
+    return decode_document(appends, list[AppendKeys]) if b'"keys"' in appends else []
 
 
 def _unused_escape(body: bytes) -> bytes | None:
@@ -217,7 +232,7 @@ def _restored(
     restored = []
     for append, (first, *others) in zip(appends, pieces, strict=True):
         text = first + b"".join([next(rest) + each for each in others])
-        restored.append(StreamAppend(append.stream, msgspec.Raw(text)))
+        restored.append(StreamAppend(append.stream, msgspec.Raw(text), append.keys))
     return restored
 
 
@@ -226,13 +241,20 @@ def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
 
     Preconditions are left out: a repeat has the same digest even if its preconditions differ.
     """
-    parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
-    # Without metadata, the digest is the same as that of earlier versions.
+    # Without keys and metadata, the digest is the same as that of earlier versions.
+    parts: list[object] = [
+        (append.stream, bytes(append.messages), *_keys_in_digest(append))
+        for append in request.appends
+    ]
     parts += sorted(
         (move.group, move.path, move.to, *((move.metadata,) if move.metadata else ()))
         for move in moves
     )
     return digest_of(msgspec.msgpack.encode(parts))
+
+
+def _keys_in_digest(append: StreamAppend) -> tuple[bytes, ...]:
+    return () if append.keys is UNSET else (msgspec.msgpack.encode(append.keys),)
 
 
 def _read_appends(appends: Sequence[StreamAppend], type_of: TypeOf) -> Steps[list[CommitAppend]]:
@@ -264,9 +286,24 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> Steps[CommitAppend]:
         batch = (yield from split_steps(raw)) or EMPTY_ARRAY
     else:
         batch = _read_texts(raw)
+    if isinstance(batch, Batch) and append.keys is not UNSET:
+        batch = _with_keys(batch, append.keys)
     if isinstance(batch, str):
         return CommitAppend(append.stream, content_type, None, batch)
     return CommitAppend(append.stream, content_type, batch)
+
+
+def _with_keys(batch: Batch, keys: Sequence[str | Base64Message | None]) -> Batch | str:
+    """Return a batch with the keys of its messages, or the reason if they are invalid."""
+    if len(keys) != batch.count:
+        return "'keys' must have one element for each message"
+    try:
+        found = [None if key is None else _to_bytes(key) for key in keys]
+    except binascii.Error:
+        return "a key is not valid base64"
+    if any(key is not None and len(key) > MESSAGE_KEY_BYTES_MAX for key in found):
+        return f"a message key can have at most {MESSAGE_KEY_BYTES_MAX} bytes"
+    return with_keys(batch, found)
 
 
 def _read_texts(raw: bytes) -> Batch | str:

@@ -5,7 +5,8 @@ because it would delay every other request.
 """
 
 import re
-from typing import Final, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -97,6 +98,50 @@ def read_offset(value: Offset, field: str) -> int:
         message = f"'{field}' must be an offset or an integer"
         raise bad_request("invalid_offset", message, field=field)
     return ordinal
+
+
+class MovesPositions(Protocol):
+    """A document that moves positions, some of them for a member of a group."""
+
+    @property
+    def member(self) -> str | None:
+        """The id of the member, or None."""
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """The epochs of the streams in which the member moves positions, keyed by path."""
+
+
+def member_of(request: MovesPositions, path: str) -> tuple[str | None, int | None]:
+    """Return the member that moves the position in a stream, and its epoch of the stream.
+
+    Both are None if `epochs` does not name the stream: then the move is not made by a member.
+    Raises MalformedRequest if the epoch is out of range.
+    """
+    epoch = request.epochs.get(path)
+    if epoch is None:
+        return None, None
+    if not 0 <= epoch <= NUMBER_MAX:
+        message = f"the epoch of a stream must be an integer from 0 to {NUMBER_MAX}"
+        raise bad_request("invalid_request", message, field="epochs")
+    return request.member, epoch
+
+
+def check_epochs(request: MovesPositions, paths: Collection[str]) -> None:
+    """Raise MalformedRequest if a document has only one of a member and its epochs.
+
+    Also raise it if there is an epoch of a stream that is not among `paths`, those of the streams
+    in which positions are moved.
+    """
+    if request.epochs and request.member is None:
+        raise bad_request("invalid_request", "'epochs' needs 'member'", field="member")
+    if request.member is not None and not request.epochs:
+        message = "'member' needs 'epochs', the member's epoch of each stream"
+        raise bad_request("invalid_request", message, field="epochs")
+    for path in request.epochs:
+        if path not in paths:
+            message = f"'epochs' names the stream {path}, but 'offsets' does not"
+            raise bad_request("invalid_request", message, field="epochs")
 
 
 def check_name(value: str, field: str, bytes_max: int) -> str:

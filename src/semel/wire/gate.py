@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from semel.model.outcomes import NotFound, Refusal
 from semel.model.outcomes_access import Forbidden
+from semel.model.outcomes_groups import UnknownGroup
+from semel.model.outcomes_topics import TopicNotFound
 from semel.model.outcomes_txn import UnknownSink, UnknownTransaction
 from semel.model.rights import (
     ADMIN,
@@ -24,6 +26,7 @@ from semel.model.rights import (
     READ,
     SINK,
     STREAM,
+    TOPIC,
     TRANSACTION,
     WRITE,
     Caller,
@@ -60,6 +63,10 @@ def _stream(right: str) -> Rule:
     return Rule(ADDRESS, STREAM, right, NotFound())
 
 
+def _topic(right: str) -> Rule:
+    return Rule(ADDRESS, TOPIC, right, TopicNotFound())
+
+
 _BY_COMMAND: Final = Rule(COMMAND)
 _ANY: Final = Rule(VALID)
 
@@ -71,6 +78,12 @@ GATE: Final[Mapping[str, Rule]] = {
     routes.STREAM_DELETE: _stream(DELETE),
     routes.STREAM_HEAD: _stream(DESCRIBE),
     routes.STREAM_LIST: _ANY,
+    routes.TOPIC_SHOW: _topic(DESCRIBE),
+    routes.TOPIC_APPEND: _topic(WRITE),
+    routes.TOPIC_CREATE: Rule(ADDRESS, TOPIC, CREATE),
+    routes.TOPIC_CHANGE: _topic(DESCRIBE),  # the command decides what else is needed
+    routes.TOPIC_DELETE: _topic(DELETE),
+    routes.TOPIC_LIST: _ANY,
     routes.HEALTH: Rule(OPEN),
     routes.METRICS: Rule(ADDRESS, CLUSTER, DESCRIBE),
     routes.POLICY_SHOW: _ANY,
@@ -92,6 +105,12 @@ GATE: Final[Mapping[str, Rule]] = {
     routes.TXN_COMMIT: _BY_COMMAND,
     routes.TXN_ABORT: _BY_COMMAND,
     routes.TXN_FENCE: _BY_COMMAND,
+    routes.GROUP_LIST: _ANY,
+    routes.GROUP_DESCRIBE: Rule(ADDRESS, GROUP, READ, UnknownGroup()),
+    routes.GROUP_DELETE: Rule(ADDRESS, GROUP, DELETE, UnknownGroup()),
+    routes.MEMBER_JOIN: Rule(ADDRESS, GROUP, WRITE),
+    routes.MEMBER_BEAT: Rule(ADDRESS, GROUP, WRITE),
+    routes.MEMBER_LEAVE: Rule(ADDRESS, GROUP, WRITE),
     routes.GROUP_SHOW: Rule(ADDRESS, GROUP, READ),
     routes.GROUP_MOVE: Rule(ADDRESS, GROUP, WRITE),
     routes.SNAPSHOT_SHOW: Rule(ADDRESS, GROUP, READ),
@@ -115,11 +134,14 @@ def is_open(match: RouteMatch) -> bool:
     return rule is not None and rule.source == OPEN
 
 
-def need_of(match: RouteMatch, query: str) -> Need | None:
+def need_of(
+    match: RouteMatch, query: str, is_topic: Callable[[str], bool] = lambda _path: False
+) -> Need | None:
     """Return the right that the address of a request needs, or None if a valid token is enough.
 
     None does not mean that the request is allowed: the command can need rights. A route without a
-    row needs `admin` on the cluster. Raises MalformedRequest if the query is invalid.
+    row needs `admin` on the cluster. `is_topic` returns True for the names of topics, because a
+    query can name a topic instead of a stream. Raises MalformedRequest if the query is invalid.
     """
     rule = GATE.get(match.route)
     if rule is None:
@@ -131,8 +153,8 @@ def need_of(match: RouteMatch, query: str) -> Need | None:
         stream = parse_query(query, ("stream",)).get("stream")
         if stream is None:
             return None  # the response shows only what the caller may describe, or is a 400
-        name = stream
-    elif match.route == routes.STREAM_APPEND and name.endswith(ASSIGN_SUFFIX):
+        return Need(TOPIC if is_topic(stream) else rule.kind, stream, rule.right)
+    if match.route == routes.STREAM_APPEND and name.endswith(ASSIGN_SUFFIX):
         return None  # it can be a request for a producer id; the command is checked
     return Need(rule.kind, name, rule.right)
 
@@ -142,12 +164,14 @@ def refuse_route(
     query: str,
     caller: Caller,
     owns: Callable[[Caller, str, str], bool] = lambda _caller, _kind, _name: False,
+    is_topic: Callable[[str], bool] = lambda _path: False,
 ) -> Refusal | None:
     """Return the refusal of a request because of its address, or None. Raises MalformedRequest.
 
-    `owns` returns True if the caller owns the thing of a kind and a name.
+    `owns` returns True if the caller owns the thing of a kind and a name. `is_topic` is as in
+    `need_of`.
     """
-    need = need_of(match, query)
+    need = need_of(match, query, is_topic)
     if need is None or caller.may(need.kind, need.name, need.right):
         return None
     rule = GATE.get(match.route)

@@ -13,7 +13,13 @@ from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.model.steps import STEP_ROWS, Steps, sort_steps
 from semel.model.validation import is_metadata
-from semel.wire.documents import read_document, read_offset
+from semel.wire.documents import (
+    MovesPositions,
+    check_epochs,
+    member_of,
+    read_document,
+    read_offset,
+)
 from semel.wire.headers import Headers, print_instant
 from semel.wire.paths import parse_query, read_choice
 from semel.wire.problems import Problem, bad_request, parser
@@ -52,17 +58,21 @@ class GroupQuery(Struct, frozen=True):
 def parse_positions(group: str, headers: Headers, body: bytes, *, now_ms: int) -> SetPositions:
     """Parse a request to set the positions of a group."""
     request = read_document(headers, body, SetPositionsRequest)
-    moves = [read_move(group, path, target) for path, target in request.offsets.items()]
-    return SetPositions(now_ms, tuple(moves))
+    moves = [read_move(group, path, target, request) for path, target in request.offsets.items()]
+    check_epochs(request, request.offsets)
+    return SetPositions(now_ms, tuple(moves), request.operator)
 
 
-def read_move(group: str, path: str, target: Target) -> PositionMove:
+def read_move(group: str, path: str, target: Target, request: MovesPositions) -> PositionMove:
     """Return a PositionMove that sets the group's position in the stream `path`.
 
-    `target` is the new offset, alone or with conditions. Raises MalformedRequest if it is invalid.
+    `target` is the new offset, alone or with conditions. If `request` has an epoch of the stream,
+    the move is made by its member. Raises MalformedRequest if the target or the epoch is invalid.
     """
+    member, epoch = member_of(request, path)
     if not isinstance(target, MoveRequest):
-        return PositionMove(group, path, read_offset(target, "offsets"))
+        to = read_offset(target, "offsets")
+        return PositionMove(group, path, to, member=member, member_epoch=epoch)
     return PositionMove(
         group,
         path,
@@ -71,6 +81,8 @@ def read_move(group: str, path: str, target: Target) -> PositionMove:
         None if target.incarnation is UNSET else target.incarnation,
         None if target.version is UNSET else target.version,
         metadata=() if target.metadata is UNSET else _read_metadata(target.metadata),
+        member=member,
+        member_epoch=epoch,
     )
 
 

@@ -55,6 +55,13 @@ SINGLE: Final = frozenset(
         "transaction-id",
         "transaction-epoch",
         "transaction-seq",
+        "message-key",
+        "message-key*",
+        "message-key-pointer",
+        "stream-partition",
+        "topic-partition-hint",
+        "topic-partitions",
+        "leader-epoch",
     }
 )
 
@@ -187,9 +194,20 @@ def read_instant(headers: Headers, name: str) -> int | None:
     value = headers.get(name)
     if value is None:
         return None
+    try:
+        return parse_instant(value)
+    except ValueError as error:
+        raise bad_header(name, str(error)) from None
+
+
+def parse_instant(value: str) -> int:
+    """Return an RFC 3339 time in milliseconds since 1970. Raises ValueError if it is invalid.
+
+    The message of the error can follow the name of the header or the field.
+    """
     match = _RFC_3339.fullmatch(value)
     if match is None:
-        raise bad_header(name, "must be an RFC 3339 date and time, such as 2030-01-31T12:00:00Z")
+        raise ValueError("must be an RFC 3339 date and time, such as 2030-01-31T12:00:00Z")
     date, clock, fraction, sign, hours, minutes = match.groups()
     try:
         moment = datetime.fromisoformat(f"{date}T{clock}+00:00")
@@ -197,7 +215,7 @@ def read_instant(headers: Headers, name: str) -> int | None:
             shift = timedelta(hours=int(hours), minutes=int(minutes))
             moment = moment - shift if sign == "+" else moment + shift
     except (ValueError, OverflowError):
-        raise bad_header(name, "contains a date that does not exist") from None
+        raise ValueError("contains a date that does not exist") from None
     return (moment - EPOCH) // MILLISECOND + int(((fraction or "") + "000")[:3])
 
 
@@ -315,6 +333,7 @@ def accepts_type(headers: Headers, media_type: str) -> bool:
 # ---- media types of the protocol -----------------------------------------------------------------
 
 BATCH: Final = "application/vnd.semel.batch"
+TOPIC_BATCH: Final = "application/vnd.semel.topic-batch"
 FRAMES: Final = "application/vnd.semel.frames"
 PROBLEM: Final = "application/problem+json"
 EVENTS: Final = "text/event-stream"

@@ -1,8 +1,11 @@
-"""The server's URLs: stream paths and query strings.
+"""The server's URLs: stream paths, names of topics, and query strings.
 
 A stream's path is the percent-decoded part of the URL after `/v1/stream/`. The path is UTF-8
 without control characters or backslashes, and has at most 512 bytes and 16 segments. No segment is
 empty, `.` or `..`, and the first is not `__ds`. Two paths are different if their bytes differ.
+
+The name of a topic is the part of the URL after `/v1/topics/`. It is like a stream's path, but has
+at most 500 bytes and 15 segments, so that the paths of its partitions are valid.
 """
 
 import re
@@ -10,11 +13,13 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
-from semel.model.limits import PATH_BYTES_MAX
+from semel.model.limits import PATH_BYTES_MAX, TOPIC_PATH_BYTES_MAX
 from semel.wire.problems import Problem, bad_request
 
 STREAM_PREFIX: Final = "/v1/stream/"
+TOPIC_PREFIX: Final = "/v1/topics/"
 STREAMS: Final = "/v1/streams"
+TOPICS: Final = "/v1/topics"
 POLICIES: Final = "/v1/policies"
 PRODUCERS: Final = "/v1/producers"
 CLAIM: Final = "/v1/producers/claim"
@@ -31,12 +36,13 @@ OWNERS: Final = "/v1/owners"
 WHOAMI: Final = "/v1/whoami"
 
 SEGMENTS_MAX: Final = 16
+TOPIC_SEGMENTS_MAX: Final = SEGMENTS_MAX - 1
 RESERVED: Final = "__ds"
 
 # The common case: nothing is escaped, and no segment begins with a dot or an underscore.
-_PLAIN: Final = re.compile(
-    r"/v1/stream/([A-Za-z0-9~-][A-Za-z0-9._~-]*(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*){0,15})"
-)
+_SEGMENT: Final = "[A-Za-z0-9~-][A-Za-z0-9._~-]*"
+_PLAIN: Final = re.compile(f"{STREAM_PREFIX}({_SEGMENT}(?:/{_SEGMENT}){{0,15}})")
+_PLAIN_TOPIC: Final = re.compile(f"{TOPIC_PREFIX}({_SEGMENT}(?:/{_SEGMENT}){{0,14}})")
 _NEVER_RAW: Final = re.compile(r"[\x00-\x20\x7f?#\\]|[^\x00-\xff]")
 _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _STRAY_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -67,42 +73,65 @@ def stream_path(raw: str) -> str | Problem:
         return plain[1]
     if not raw.startswith(STREAM_PREFIX):
         return Problem(404, "not_found", "the address of a stream must begin with /v1/stream/")
-    encoded = raw[len(STREAM_PREFIX) :]
-    if _NEVER_RAW.search(encoded):
-        return _bad_path("the path contains a character that must be percent-encoded")
-    if _ENCODED_SLASH.search(encoded):
-        return _bad_path("a slash in the path must not be percent-encoded")
-    decoded = percent_decode(encoded.encode("latin-1"))
-    if decoded is None:
-        return _bad_path("each '%' must be followed by two hexadecimal digits")
-    if len(decoded) > PATH_BYTES_MAX:
-        return _bad_path(f"the path is longer than {PATH_BYTES_MAX} bytes")
+    return _decode_path(raw[len(STREAM_PREFIX) :], "stream's path", PATH_BYTES_MAX, SEGMENTS_MAX)
+
+
+@lru_cache(maxsize=1024)
+def topic_name(raw: str) -> str | Problem:
+    """Return the name of a topic from the URL path `raw`, or a problem if `raw` is invalid.
+
+    `raw` begins with TOPIC_PREFIX. Otherwise it is as for `stream_path`.
+    """
+    plain = _PLAIN_TOPIC.fullmatch(raw)
+    if plain is not None and len(raw) <= TOPIC_PATH_BYTES_MAX:
+        return plain[1]
+    return _decode_path(
+        raw[len(TOPIC_PREFIX) :], "topic's name", TOPIC_PATH_BYTES_MAX, TOPIC_SEGMENTS_MAX
+    )
+
+
+def _decode_path(encoded: str, what: str, bytes_max: int, segments_max: int) -> str | Problem:
+    """Return the percent-decoded path of a stream, or name of a topic, or a problem."""
     try:
-        path = decoded.decode()
-    except UnicodeDecodeError:
-        return _bad_path("the path is not UTF-8")
-    fault = check_segments(path)
-    if fault is not None:
-        return _bad_path(fault)
+        path = _checked_path(encoded, bytes_max, segments_max)
+    except ValueError as error:
+        return Problem(400, "invalid_path", f"the {what} is invalid: {error}")
     if path.partition("/")[0] == RESERVED:
         return Problem(404, "reserved_path", f"paths below /v1/stream/{RESERVED} are reserved")
     return path
 
 
-def check_segments(path: str) -> str | None:
-    """Return what is wrong with the segments of a stream's path, or None if they are valid."""
+def _checked_path(encoded: str, bytes_max: int, segments_max: int) -> str:
+    """Return the percent-decoded path. Raises ValueError with the reason if it is invalid."""
+    if _NEVER_RAW.search(encoded):
+        raise ValueError("the path contains a character that must be percent-encoded")
+    if _ENCODED_SLASH.search(encoded):
+        raise ValueError("a slash in the path must not be percent-encoded")
+    decoded = percent_decode(encoded.encode("latin-1"))
+    if decoded is None:
+        raise ValueError("each '%' must be followed by two hexadecimal digits")
+    if len(decoded) > bytes_max:
+        raise ValueError(f"the path is longer than {bytes_max} bytes")
+    try:
+        path = decoded.decode()
+    except UnicodeDecodeError:
+        raise ValueError("the path is not UTF-8") from None
+    fault = check_segments(path, segments_max)
+    if fault is not None:
+        raise ValueError(fault)
+    return path
+
+
+def check_segments(path: str, segments_max: int = SEGMENTS_MAX) -> str | None:
+    """Return what is wrong with the segments of a path, or None if they are valid."""
     if _NEVER.search(path):
         return "the path contains a control character or a backslash"
     segments = path.split("/")
-    if len(segments) > SEGMENTS_MAX:
-        return f"the path has more than {SEGMENTS_MAX} segments"
+    if len(segments) > segments_max:
+        return f"the path has more than {segments_max} segments"
     if any(segment in ("", ".", "..") for segment in segments):
         return "a segment of the path is empty, '.' or '..'"
     return None
-
-
-def _bad_path(reason: str) -> Problem:
-    return Problem(400, "invalid_path", f"the stream's path is invalid: {reason}")
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:
@@ -122,6 +151,11 @@ def names_in(raw: str) -> tuple[str, ...] | Problem:
 def stream_url(origin: str, path: str) -> str:
     """Return the absolute URL of a stream. `origin` is for example `http://127.0.0.1:4437`."""
     return f"{origin}{STREAM_PREFIX}{escape_path(path)}"
+
+
+def topic_url(origin: str, name: str) -> str:
+    """Return the absolute URL of a topic. `origin` is as in `stream_url`."""
+    return f"{origin}{TOPIC_PREFIX}{escape_path(name)}"
 
 
 def escape_path(path: str) -> str:

@@ -1,6 +1,6 @@
 """Requests and responses of `/v1/producers`: register, claim, show, explain, retire and forget."""
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -15,6 +15,7 @@ from semel.model.commands import (
 from semel.model.limits import RETIRE_LIST_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered, Retired
+from semel.model.outcomes_topics import TopicStored
 from semel.model.producer_commands import RetiredProducer, RetireProducers
 from semel.wire.append_headers import IDLE_SECONDS, check_producer_id, to_idle_ms
 from semel.wire.documents import read_document
@@ -182,14 +183,18 @@ def assigned_response(outcome: Outcome) -> Response:
 
 
 @responds_to(Claimed)
-def claim_response(outcome: Claimed, *, path: str) -> Response:
-    """Return the response to a claim: new epoch, last sequence, last offset and last cursor."""
+def claim_response(outcome: Claimed, *, path: str, is_topic: bool = False) -> Response:
+    """Return the response to a claim: new epoch, last sequence, last offset and last cursor.
+
+    A topic has no offsets of its own.
+    """
+    last_offset = None if is_topic else outcome.last_offset
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,
         producer_epoch=outcome.epoch,
         last_seq=outcome.last_seq,
-        last_offset=None if outcome.last_offset is None else print_offset(outcome.last_offset),
+        last_offset=None if last_offset is None else print_offset(last_offset),
         cursor=None if outcome.cursor is None else outcome.cursor.decode("utf-8", "replace"),
     )
     return json_response(200, response)
@@ -214,25 +219,47 @@ def retire_response(outcome: Retired) -> Response:
 
 
 def explain_outcome(
-    outcome: Outcome, tag: ProducerTag, *, epoch: int | None, last_seq: int | None
+    outcome: Outcome,
+    tag: ProducerTag,
+    *,
+    epoch: int | None,
+    last_seq: int | None,
+    is_topic: bool = False,
 ) -> Explanation:
     """Explain `outcome`, which is the outcome that an append with `tag` would have.
 
     `epoch` and `last_seq` are the producer's epoch and last sequence in the stream. Both are None
-    if the stream does not know the producer.
+    if the stream does not know the producer. If `is_topic`, the offsets in the outcome are not
+    shown, because a topic has none.
     """
+    if isinstance(outcome, TopicStored):
+        outcome = _without_parts(outcome)
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)
-        facts = {"first_offset": print_offset(outcome.first_offset), "epoch": outcome.epoch}
+        facts: dict[str, Any] = {"epoch": outcome.epoch}
+        if not is_topic:
+            facts = {"first_offset": print_offset(outcome.first_offset), **facts}
         return Explanation(outcome.code, 200, reason, facts)
     if isinstance(outcome, Duplicate):
         facts = {"epoch": outcome.epoch, "last_seq": outcome.seq}
-        if outcome.first_offset is not None and outcome.next_offset is not None:
+        if not is_topic and outcome.first_offset is not None and outcome.next_offset is not None:
             facts["first_offset"] = print_offset(outcome.first_offset)
             facts["next_offset"] = print_offset(outcome.next_offset)
-        return Explanation(outcome.code, STATUS[Duplicate], _why_repeated(outcome, tag), facts)
+        status = STATUS[TopicStored if is_topic else Duplicate]
+        return Explanation(outcome.code, status, _why_repeated(outcome, tag), facts)
     problem = problem_of(outcome, is_strict_order=has_strict_order(tag))
     return Explanation(problem.code, problem.status, problem.message, dict(problem.facts))
+
+
+def _without_parts(stored: TopicStored) -> Appended | Duplicate:
+    """Return what an append to a topic and an append to a stream have in common.
+
+    The offsets are not those of the partitions. They only show whether the receipt is retained.
+    """
+    if stored.is_duplicate:
+        number = None if stored.parts is None else 0
+        return Duplicate(number, number, False, stored.epoch, stored.seq, stored.is_mismatch)
+    return Appended(0, 0, False, stored.epoch, stored.seq, stored.is_unguarded)
 
 
 def _why_stored(

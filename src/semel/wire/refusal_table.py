@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from semel.wire.problems import Entry
 from semel.wire.refusal_table_access import ACCESS_REFUSALS
+from semel.wire.refusal_table_topics import GROUP_REFUSALS, TOPIC_REFUSALS
 from semel.wire.refusal_table_txn import TXN_REFUSALS
 
 # Messages for the invalid fields for which the default message is not specific enough.
@@ -404,6 +405,8 @@ REFUSALS: Final = (
         message="too many requests are waiting for the disk or for memory;"
         " send the same request again later",
     ),
+    *TOPIC_REFUSALS,
+    *GROUP_REFUSALS,
     *TXN_REFUSALS,
     *ACCESS_REFUSALS,
     # Requests with these codes are refused before they reach the engine, so they have no outcome.

@@ -45,6 +45,11 @@ _POSITION_CONFLICTS: Final = {
         "the stream {0.path}, in which this transaction moves the position of the group"
         " {0.group}, was deleted; abort the transaction"
     ),
+    "growth": (
+        "the topic of {0.path} has grown, and the group {0.group} has not yet read all messages"
+        " before that in all partitions; ask for the limit of the stream by a heartbeat, and"
+        " continue reading at {0.offset} up to this limit"
+    ),
 }
 
 

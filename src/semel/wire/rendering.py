@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from semel.model import outcomes as out
 from semel.model import outcomes_access as access_out
+from semel.model import outcomes_groups as group_out
+from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
 from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
@@ -29,6 +31,13 @@ _REQUEST_HEADERS: Final = (
     "Stream-Forked-From",
     "Stream-Fork-Offset",
     "Stream-Fork-Sub-Offset",
+    "Stream-Partition",
+    "Topic-Partition-Hint",
+    "Topic-Partitions",
+    "Message-Key",
+    "Message-Key*",
+    "Message-Key-Pointer",
+    "Leader-Epoch",
     "Producer-Id",
     "Producer-Id*",
     "Producer-Epoch",
@@ -66,6 +75,11 @@ _RESPONSE_HEADERS: Final = (
     "Stream-Stable-Offset",
     "Stream-Blocked-By",
     "Stream-Blocked-Since",
+    "Stream-Partition",
+    "Topic-Partitions",
+    "Topic-Partitioner",
+    "Topic-Incarnation",
+    "Topic-Growth-Offsets",
     "Transaction-Epoch",
     "Transaction-Next-Seq",
     "Producer-Id",
@@ -167,12 +181,28 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     txn_out.PositionsSet: 200,
     txn_out.Pinned: 200,
     txn_out.SinkChanged: 204,
+    topic_out.TopicCreated: 201,
+    topic_out.TopicGrown: 200,
+    topic_out.TopicClosed: 200,
+    topic_out.TopicDeleted: 204,
+    topic_out.TopicStored: 200,
+    group_out.Joined: 201,
+    group_out.Released: 200,
+    group_out.Left: 204,
+    group_out.Rebalanced: 204,
+    group_out.GroupDeleted: 204,
     access_out.TokenStored: 201,
     access_out.TokenEnded: 200,
     access_out.UsesNoted: 204,
     access_out.OwnerSet: 200,
 }
-_OUTCOMES: Final = {**vars(out), **vars(txn_out), **vars(access_out)}
+_OUTCOMES: Final = {
+    **vars(out),
+    **vars(txn_out),
+    **vars(topic_out),
+    **vars(group_out),
+    **vars(access_out),
+}
 REFUSED: Final[Mapping[type[out.Outcome], Entry]] = {
     _OUTCOMES[entry.outcome]: entry for entry in REFUSALS if entry.outcome
 }
@@ -184,7 +214,7 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
 _NOTHING_YET: Final = -1  # the last sequence of a producer that has appended nothing since a claim
 _OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
 # Fields that are omitted if they are None.
-_OPTIONAL: Final = ("incarnation", "mover", "reason", "received_epoch")
+_OPTIONAL: Final = ("incarnation", "mover", "reason", "received_epoch", "next_offset")
 _NO_RIGHT: Final = (access_out.Forbidden, access_out.ReservedPath)
 _WORTH_A_RETRY: Final = (
     out.DiskReadFailed,

@@ -170,14 +170,14 @@ def append_steps(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes) -> S
 
     The body must not be opaque. Raises MalformedRequest if it is refused.
     """
-    media_type = _read_type(plan, body)
+    media_type = read_type(plan.media_type, body)
     if is_json(media_type):
         content = _json_content(media_type, (yield from split_steps(body)))
     else:
         try:
             content = _batch_content((yield from decode_batch_steps(body)))
         except BadFormat as error:
-            raise _bad_batch(error) from None
+            raise bad_batch(error) from None
     return _append(plan, *content, now_ms, seq)
 
 
@@ -191,20 +191,7 @@ def _append(
 ) -> Append:
     tag = plan.producer
     if seq and tag is not None:
-        number, cursor, is_strict = int(seq), tag.cursor, tag.is_strict
-        # `plan_post` has checked the tag, and the caller has checked the number.
-        tag = ProducerTag(
-            tag.id,
-            number,
-            number,
-            tag.epoch,
-            tag.session,
-            tag.mode,
-            cursor,
-            is_strict,
-            tag.expires_ms,
-            True,
-        )
+        tag = renumbered(tag, seq)
     return Append(  # positional arguments, because this runs for every append and keywords are slow
         plan.path,
         now_ms,
@@ -220,23 +207,42 @@ def _append(
     )
 
 
+def renumbered(tag: ProducerTag, seq: bytes) -> ProducerTag:
+    """Return the tag of a plan with another sequence.
+
+    The parser of the plan has checked the tag, and the caller must have checked the sequence.
+    """
+    number, cursor, is_strict = int(seq), tag.cursor, tag.is_strict
+    return ProducerTag(
+        tag.id,
+        number,
+        number,
+        tag.epoch,
+        tag.session,
+        tag.mode,
+        cursor,
+        is_strict,
+        tag.expires_ms,
+        True,
+    )
+
+
 def _read_body(plan: AppendPlan, body: bytes) -> Content:
     """Return the content of a body that `append_of` cannot use as it is.
 
     Raises MalformedRequest if the media type, the size or the batch format is wrong.
     """
-    media_type = _read_type(plan, body)
+    media_type = read_type(plan.media_type, body)
     if is_json(media_type):
         return _json_content(media_type, split_json(body))
     try:
         return _batch_content(decode_batch(body))
     except BadFormat as error:
-        raise _bad_batch(error) from None
+        raise bad_batch(error) from None
 
 
-def _read_type(plan: AppendPlan, body: bytes) -> str:
+def read_type(media_type: str | Problem | None, body: bytes) -> str:
     """Return the media type of a body. Raises MalformedRequest if it or the size is wrong."""
-    media_type = plan.media_type
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type header")  # 3
     if isinstance(media_type, Problem):
@@ -255,7 +261,8 @@ def _batch_content(decoded: DecodedBatch) -> Content:
     return decoded.content_type, decoded.batch, decoded.error
 
 
-def _bad_batch(error: BadFormat) -> MalformedRequest:
+def bad_batch(error: BadFormat) -> MalformedRequest:
+    """Return the exception for a body that is not in the format of its media type."""
     # The engine's checks need a media type. It is unknown here, so the body is refused now.
     return bad_request("bad_body", str(error))
 

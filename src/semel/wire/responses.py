@@ -63,6 +63,14 @@ _WINDOW: Final = f"{IDEMPOTENCY_HOURS * HOUR_MS // 1000}; keys={IDEMPOTENCY_KEYS
 _NO_WINDOW: Final = "0; keys=0"
 
 
+def key_headers(*, is_unguarded: bool, is_replay: bool) -> Fields:
+    """Return the headers of the response to an append with an idempotency key."""
+    headers: Fields = [("Idempotency-Window", _NO_WINDOW if is_unguarded else _WINDOW)]
+    if is_replay:
+        headers.append(("Idempotent-Replayed", "true"))
+    return headers
+
+
 class Blocker(Struct, frozen=True, gc=False):
     """The pending transaction that readers at `read_committed` wait for, and its start time."""
 
@@ -218,9 +226,8 @@ def post_response(
     if not is_named and command.producer is not None:
         headers.append(("Producer-Id", command.producer.id))
     if command.key is not None:
-        headers.append(("Idempotency-Window", _NO_WINDOW if is_unguarded else _WINDOW))
-        if isinstance(outcome, Duplicate):
-            headers.append(("Idempotent-Replayed", "true"))
+        is_replay = isinstance(outcome, Duplicate)
+        headers += key_headers(is_unguarded=is_unguarded, is_replay=is_replay)
     return Response(status, headers)
 
 

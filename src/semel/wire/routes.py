@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from semel.wire import paths
-from semel.wire.paths import STREAM_PREFIX, names_in, stream_path
+from semel.wire.paths import STREAM_PREFIX, TOPIC_PREFIX, names_in, stream_path, topic_name
 from semel.wire.problems import Problem
 
 T = TypeVar("T")
@@ -27,6 +27,12 @@ STREAM_CHANGE: Final = "stream_change"
 STREAM_DELETE: Final = "stream_delete"
 STREAM_HEAD: Final = "stream_head"
 STREAM_LIST: Final = "stream_list"
+TOPIC_SHOW: Final = "topic_show"
+TOPIC_APPEND: Final = "topic_append"
+TOPIC_CREATE: Final = "topic_create"
+TOPIC_CHANGE: Final = "topic_change"
+TOPIC_DELETE: Final = "topic_delete"
+TOPIC_LIST: Final = "topic_list"
 HEALTH: Final = "health"
 METRICS: Final = "metrics"
 POLICY_SHOW: Final = "policy_show"
@@ -48,6 +54,12 @@ TXN_PREPARE: Final = "txn_prepare"
 TXN_COMMIT: Final = "txn_commit"
 TXN_ABORT: Final = "txn_abort"
 TXN_FENCE: Final = "txn_fence"
+GROUP_LIST: Final = "group_list"
+GROUP_DESCRIBE: Final = "group_describe"
+GROUP_DELETE: Final = "group_delete"
+MEMBER_JOIN: Final = "member_join"
+MEMBER_BEAT: Final = "member_beat"
+MEMBER_LEAVE: Final = "member_leave"
 GROUP_SHOW: Final = "group_show"
 GROUP_MOVE: Final = "group_move"
 SNAPSHOT_SHOW: Final = "snapshot_show"
@@ -67,8 +79,9 @@ WHOAMI: Final = "whoami"
 class Route(Struct, frozen=True):
     """A row of the table: the methods and the address that select a route.
 
-    The address has at most one name, such as `{id}`, as its third segment. The path of a stream is
-    a name that can contain slashes. No other name can contain a slash that is not percent-encoded.
+    An address can have a name, such as `{id}`, as its third segment, and another one as its fifth.
+    The path of a stream and the name of a topic can contain slashes. No other name can contain a
+    slash that is not percent-encoded.
     """
 
     name: str
@@ -77,20 +90,25 @@ class Route(Struct, frozen=True):
 
 
 class RouteMatch(Struct, frozen=True, gc=False):
-    """The route of a request. `name` is the stream's path or the id in its address.
+    """The route of a request. `name` is the first name in its address, `detail` the second one.
 
-    `name` is empty if the address of the route has no name. It can be empty otherwise as well.
+    They are empty if the address of the route has no such name. They can be empty otherwise, too.
     """
 
     route: str
     name: str = ""
+    detail: str = ""
 
 
 _READS: Final = ("GET", "HEAD")
 _STREAM: Final = STREAM_PREFIX + "{path}"
+_TOPIC: Final = TOPIC_PREFIX + "{path}"
 _TXN: Final = paths.TRANSACTIONS + "/{id}"
-_OFFSETS: Final = paths.GROUPS + "/{group}/offsets"
-_SNAPSHOT: Final = paths.GROUPS + "/{group}/snapshot"
+_GROUP: Final = paths.GROUPS + "/{group}"
+_MEMBERS: Final = _GROUP + "/members"
+_MEMBER: Final = _MEMBERS + "/{member}"
+_OFFSETS: Final = _GROUP + "/offsets"
+_SNAPSHOT: Final = _GROUP + "/snapshot"
 _SINK: Final = paths.SINKS + "/{app}"
 _TOKEN: Final = paths.TOKENS + "/{id}"
 
@@ -105,6 +123,12 @@ ROUTES: Final = (
     Route(STREAM_DELETE, ("DELETE",), _STREAM),
     Route(STREAM_HEAD, ("HEAD",), _STREAM),
     Route(STREAM_LIST, _READS, paths.STREAMS),
+    Route(TOPIC_SHOW, _READS, _TOPIC),
+    Route(TOPIC_APPEND, ("POST",), _TOPIC),
+    Route(TOPIC_CREATE, ("PUT",), _TOPIC),
+    Route(TOPIC_CHANGE, ("PATCH",), _TOPIC),
+    Route(TOPIC_DELETE, ("DELETE",), _TOPIC),
+    Route(TOPIC_LIST, _READS, paths.TOPICS),
     Route(HEALTH, _READS, paths.HEALTH),
     Route(METRICS, _READS, paths.METRICS),
     Route(POLICY_SHOW, _READS, paths.POLICIES),
@@ -126,6 +150,12 @@ ROUTES: Final = (
     Route(TXN_COMMIT, ("POST",), _TXN + "/commit"),
     Route(TXN_ABORT, ("POST",), _TXN + "/abort"),
     Route(TXN_FENCE, ("POST",), _TXN + "/fence"),
+    Route(GROUP_LIST, _READS, paths.GROUPS),
+    Route(GROUP_DESCRIBE, _READS, _GROUP),
+    Route(GROUP_DELETE, ("DELETE",), _GROUP),
+    Route(MEMBER_JOIN, ("POST",), _MEMBERS),
+    Route(MEMBER_BEAT, ("POST",), _MEMBER),
+    Route(MEMBER_LEAVE, ("DELETE",), _MEMBER),
     Route(GROUP_SHOW, _READS, _OFFSETS),
     Route(GROUP_MOVE, ("POST",), _OFFSETS),
     Route(SNAPSHOT_SHOW, _READS, _SNAPSHOT),
@@ -187,13 +217,20 @@ def _base_of(address: str) -> str:
 
 _ADDRESSES: Final = frozenset(route.address for route in ROUTES)
 _OF_STREAM: Final = _methods_at(_STREAM)
+_OF_TOPIC: Final = _methods_at(_TOPIC)
 # Keyed by address.
 _WITHOUT_NAME: Final = {each: _methods_at(each) for each in _ADDRESSES if "{" not in each}
-# Keyed by the first two segments of the address, and by the segments after the name.
+# Keyed by the first two segments of the address, and by the segments after the name. A second name
+# is left out, so that `_WITH_DETAIL` has the same keys as `_WITH_NAME`.
 _WITH_NAME: Final = {
     (_base_of(each), *each.split("/")[4:]): _methods_at(each)
-    for each in _ADDRESSES - {_STREAM}
-    if "{" in each
+    for each in _ADDRESSES - {_STREAM, _TOPIC}
+    if each.count("{") == 1
+}
+_WITH_DETAIL: Final = {
+    (_base_of(each), *each.split("/")[4:-1]): _methods_at(each)
+    for each in _ADDRESSES
+    if each.count("{") > 1
 }
 _BASES: Final = frozenset(base for base, *_ in _WITH_NAME)
 _NOTHING_HERE: Final = Problem(404, "no_such_address", "nothing is served at this address")
@@ -207,24 +244,37 @@ def find_route(method: str, path: str) -> RouteMatch | Problem:
     name in `path` is invalid (400), if nothing is served at `path` (404), or if the address does
     not support the method (405).
     """
+    name: str | Problem = ""
+    detail = ""
     if path.startswith(STREAM_PREFIX):
-        stream = stream_path(path)
-        if isinstance(stream, Problem):
-            return stream
-        routes, refusal = _OF_STREAM
-        route = routes.get(method)
-        return refusal if route is None else RouteMatch(route, stream)
-    methods, name = _WITHOUT_NAME.get(path), ""
-    if methods is None:
-        base = _base_of(path)
-        if base not in _BASES:
-            return _NOTHING_HERE if base == paths.COMMITS else _NOT_A_STREAM
-        names = names_in(path[len(base) + 1 :])
-        if isinstance(names, Problem):
-            return names
-        methods, name = _WITH_NAME.get((base, *names[1:])), names[0]
-        if methods is None or path == base:
-            return _NOTHING_HERE
+        methods, name = _OF_STREAM, stream_path(path)
+    elif path.startswith(TOPIC_PREFIX):
+        methods, name = _OF_TOPIC, topic_name(path)
+    elif path in _WITHOUT_NAME:
+        methods = _WITHOUT_NAME[path]
+    else:
+        found = _find_named(path)
+        if isinstance(found, Problem):
+            return found
+        methods, name, detail = found
+    if isinstance(name, Problem):
+        return name
     routes, refusal = methods
     route = routes.get(method)
-    return refusal if route is None else RouteMatch(route, name)
+    return refusal if route is None else RouteMatch(route, name, detail)
+
+
+def _find_named(path: str) -> tuple[_Methods, str, str] | Problem:
+    """Return the routes of an address with names, and its names."""
+    base = _base_of(path)
+    if base not in _BASES:
+        return _NOTHING_HERE if base == paths.COMMITS else _NOT_A_STREAM
+    names = names_in(path[len(base) + 1 :])
+    if isinstance(names, Problem):
+        return names
+    name, *rest = names
+    methods = _WITH_NAME.get((base, *rest))
+    if methods is not None:
+        return methods, name, ""
+    methods = _WITH_DETAIL.get((base, *rest[:-1]))
+    return _NOTHING_HERE if methods is None else (methods, name, rest[-1])

@@ -30,7 +30,7 @@ from semel.model.limits import TXN_ID_BYTES_MAX, TXN_TIMEOUT_MS_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
-from semel.wire.documents import check_name, check_producer, read_document
+from semel.wire.documents import check_epochs, check_name, check_producer, read_document
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.paths import parse_query, read_limit
@@ -155,7 +155,8 @@ def _own_fields(request: TxnRequest) -> dict[str, Any]:
         case AddStreamsRequest(streams=streams):
             return {"streams": tuple(dict.fromkeys(streams))}
         case AddOffsetsRequest(group=group, offsets=offsets):
-            moves = [read_move(group, path, target) for path, target in offsets.items()]
+            moves = [read_move(group, path, target, request) for path, target in offsets.items()]
+            check_epochs(request, offsets)
             return {"positions": tuple(moves)}
         case PrepareRequest(chunks=chunks, messages=messages):
             counts = None if messages is None else tuple(messages.items())

@@ -9,6 +9,8 @@ from semel.broker import gap_hold
 from semel.broker.gap_hold import GapHold
 from semel.model.commands import SPARSE, Append, Batch, ProducerTag
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
+from semel.model.outcomes_topics import PartResult
+from semel.model.topic_commands import AppendTopic, CreateTopic
 from tests.unit.broker.bed import Bed
 
 
@@ -164,3 +166,30 @@ def test_at_the_end_everybody_is_answered(bed: HeldBed) -> None:
     bed.timers.ring()
     bed.flush()
     assert len(bed.replies["2"]) == 1
+
+
+# ---- topics --------------------------------------------------------------------------------------
+
+
+def test_appends_to_a_topic_are_held_too(bed: HeldBed) -> None:
+    bed.execute(CreateTopic("t", bed.now_ms, "it", 2, "text/plain"))
+    replies: dict[int, list[Outcome]] = {}
+
+    def send(seq: int, **more: Any) -> None:
+        tag = ProducerTag("p", seq, seq, 0)
+        command = AppendTopic("t", bed.now_ms, "text/plain", producer=tag, **more)
+        bed.hold.submit(command, replies.setdefault(seq, []).append)
+
+    send(2, batch=Batch(b"2"), partition=1)
+    send(1, parts=((0, Batch(b"x")), (1, Batch(b"y"))), partitions=2)
+    bed.flush()
+    assert (bed.hold.count, replies[1], replies[2]) == (2, [], [])
+    send(0, batch=Batch(b"0"), partition=0)
+    bed.flush()
+    assert bed.hold.count == 0
+    stored = [replies[seq][0] for seq in (0, 1, 2)]
+    assert [getattr(each, "parts", None) for each in stored] == [
+        (PartResult(0, 0, 1),),
+        (PartResult(0, 1, 2), PartResult(1, 0, 1)),
+        (PartResult(1, 1, 2),),
+    ]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.broker.durable_view import SortedPaths
+from semel.broker.sorted_paths import SortedPaths
 
 NAMES = st.text("ab/", max_size=3)
 CHANGES = st.lists(st.tuples(st.booleans(), NAMES), max_size=200)
@@ -26,6 +26,11 @@ def test_it_walks_like_a_sorted_set(
             paths.discard(path)
             ordered.discard(path)
     assert list(ordered.after(after, prefix)) == expected(paths, after, prefix)
+    assert {name for name in {*paths, after, prefix} if name in ordered} == paths & {
+        *paths,
+        after,
+        prefix,
+    }
 
 
 def test_many_paths_take_many_blocks_that_come_and_go() -> None:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
-from semel.model.limits import BATCH_MESSAGES_MAX, MIB
+from semel.model.limits import BATCH_MESSAGES_MAX, MESSAGE_KEY_BYTES_MAX, MIB
+from semel.model.messages import keys_of
 from semel.model.offsets import print_offset
 from semel.model.steps import STEP_BYTES, finish
 from semel.wire import commits, documents
@@ -290,3 +291,75 @@ def test_texts_that_are_nested_too_deep_for_the_stack_are_refused(
     found = appended("t", b"[[]]")
     assert found.batch is None
     assert found.body_error == commits._NO_TEXT
+
+
+# ---- keys, and members of groups -----------------------------------------------------------------
+
+
+def keyed(stream: str, messages: list[Any], keys: list[Any]) -> CommitAppend:
+    found = parsed(appends=[{"stream": stream, "messages": messages, "keys": keys}])
+    return found.appends[0]
+
+
+def test_each_message_can_have_a_key() -> None:
+    for stream, messages in (("j", [1, 2, 3]), ("t", ["x", "y", "z"])):
+        append = keyed(stream, messages, ["ä", {"base64": "AAE="}, None])
+        assert append.batch is not None
+        assert list(keys_of(append.batch.extras, 3)) == ["ä".encode(), b"\x00\x01", None]
+    without = keyed("j", [1], [None]).batch
+    assert without is not None
+    assert without.extras == b""
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (["a"], "one element for each"),
+        (["a", {"base64": "?"}], "not valid base64"),
+        (["a", "x" * (MESSAGE_KEY_BYTES_MAX + 1)], "at most"),
+    ],
+)
+def test_bad_keys_are_refused_with_the_append(keys: list[Any], reason: str) -> None:
+    append = keyed("j", [1, 2], keys)
+    assert append.batch is None
+    assert reason in (append.body_error or "")
+
+
+def test_keys_are_part_of_the_digest() -> None:
+    def digest(**more: Any) -> int:
+        return parsed(**WHO, appends=[{"stream": "j", "messages": [1], **more}]).digest
+
+    assert len({digest(), digest(keys=["a"]), digest(keys=["b"]), digest(keys=[None])}) == 4
+
+
+def test_keys_stay_when_surrogates_are_put_back() -> None:
+    body = b'{"appends": [{"stream": "j", "messages": ["\\ud800"], "keys": ["k"]}]}'
+    found = raw(body)
+    assert isinstance(found, Commit)
+    batch = found.appends[0].batch
+    assert batch is not None
+    assert (batch.payload, list(keys_of(batch.extras, 1))) == (b'"\\ud800"', [b"k"])
+
+
+def test_a_long_list_of_keys_is_refused_before_it_is_read() -> None:
+    pad = "x" * STEP_BYTES
+    keys = [None] * (BATCH_MESSAGES_MAX + 1)
+    appends = [{"stream": "t", "messages": [pad], "keys": keys}]
+    assert refused(parse(appends=appends)) == (400, "bad_body")
+    fitting = [{"stream": "t", "messages": [pad], "keys": [None]}]
+    assert parsed(appends=fitting).appends[0].batch is not None
+    wrong = [{"stream": "t", "messages": [pad], "keys": 7}]
+    assert refused(parse(appends=wrong)) == (400, "bad_body")
+
+
+def test_moves_are_made_by_a_member() -> None:
+    found = parsed(offsets={"g": {"j": 1, "t": 2}}, member="m", epochs={"j": 7})
+    assert found.positions == (
+        PositionMove("g", "j", 1, member="m", member_epoch=7),
+        PositionMove("g", "t", 2),
+    )
+    plain = parsed(offsets={"g": {"j": 1, "t": 2}})
+    assert found.digest == plain.digest, "the member is a condition, and no part of the commit"
+    for more in ({"member": "m"}, {"epochs": {"j": 1}}, {"member": "m", "epochs": {"x": 1}}):
+        refusal = parse(offsets={"g": {"j": 1}}, **more)
+        assert refused(refusal) == (400, "invalid_request")

@@ -6,12 +6,24 @@ from pathlib import Path
 import pytest
 
 from semel.client import errors
-from semel.model import outcomes, outcomes_access, outcomes_txn
+from semel.model import (
+    outcomes,
+    outcomes_access,
+    outcomes_groups,
+    outcomes_topics,
+    outcomes_txn,
+)
 from semel.wire.problems import Entry
 from semel.wire.refusal_table import ADVICE, BY_CODE, REFUSALS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/errors.md"
-OUTCOMES = {**vars(outcomes), **vars(outcomes_txn), **vars(outcomes_access)}
+OUTCOMES = {
+    **vars(outcomes),
+    **vars(outcomes_txn),
+    **vars(outcomes_topics),
+    **vars(outcomes_groups),
+    **vars(outcomes_access),
+}
 
 
 def rows() -> list[list[str]]:

@@ -6,6 +6,8 @@ import pytest
 
 from semel.model import outcomes as out
 from semel.model import outcomes_access as access
+from semel.model import outcomes_groups as group
+from semel.model import outcomes_topics as topic
 from semel.model import outcomes_txn as txn
 from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
@@ -15,7 +17,8 @@ from semel.wire.rendering import DONE, REFUSED, STATUS, has_strict_order, proble
 # StreamRefused is rendered as the refusal of its stream.
 OUTCOMES = [
     thing
-    for thing in [*vars(out).values(), *vars(txn).values(), *vars(access).values()]
+    for module in (out, txn, access, topic, group)
+    for thing in vars(module).values()
     if isinstance(thing, type)
     and issubclass(thing, out.Outcome)
     and thing not in (out.Outcome, out.Refusal, txn.StreamRefused)
@@ -32,7 +35,8 @@ EXPECTED = {
     },
     404: {
         out.NotFound, out.UnknownProducer, out.UnknownPolicy, txn.UnknownTransaction,
-        txn.UnknownSink, access.UnknownToken, access.UnknownThing,
+        txn.UnknownSink, access.UnknownToken, access.UnknownThing, topic.TopicNotFound,
+        topic.NoSuchPartition, group.UnknownGroup, group.UnknownMember,
     },
     409: {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
@@ -44,7 +48,10 @@ EXPECTED = {
         txn.AlreadyCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
         txn.StreamInTransaction, txn.OffsetUnstable, txn.BranchIncomplete, txn.BranchMissing,
         txn.PositionConflict, txn.AppBound, txn.CheckpointDiverged, txn.VersionForgotten,
-        txn.SnapshotConflict, txn.IncarnationConflict, txn.UnstableOffsets,
+        txn.SnapshotConflict, txn.IncarnationConflict, txn.UnstableOffsets, topic.StreamExists,
+        topic.IsTopic, topic.StreamInTopic, topic.TopicConflict, topic.PartitionsChanged,
+        topic.KeysWouldMove, topic.TooFewPartitions, group.IllegalGeneration,
+        group.GroupIsShared, group.GroupInUse,
     },
     410: {out.Gone, out.OffsetTrimmed},
     412: {out.PreconditionFailed},

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.wire import routes
-from semel.wire.paths import names_in, stream_path, stream_url
+from semel.wire.paths import escape_path, names_in, stream_path, topic_name
 from semel.wire.problems import Problem
 from semel.wire.routes import ROUTES, Route, RouteMatch, find_route, join_handlers
 from semel.wire.transactions import ACTIONS
@@ -21,10 +21,16 @@ NOTHING: Final = "nothing is served at this address"
 BELOW: Final = "streams are below /v1/stream/"
 
 
-def address_of(route: Route, name: str) -> str:
+def address_of(route: Route, name: str, detail: str = "") -> str:
     if "{path}" in route.address:
-        return stream_url("", name)
-    return re.sub(r"\{\w+\}", lambda _: quote(name, safe=""), route.address)
+        return route.address.removesuffix("{path}") + escape_path(name)
+    address = route.address.replace("{member}", quote(detail, safe=""))
+    return re.sub(r"\{\w+\}", lambda _: quote(name, safe=""), address)
+
+
+def path_of(path: str) -> str | Problem:
+    """Return the stream's path or the topic's name in an address."""
+    return stream_path(path) if path.startswith("/v1/stream/") else topic_name(path)
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -45,7 +51,13 @@ def test_a_method_and_an_address_select_one_route() -> None:
 def test_a_name_is_the_third_segment_of_its_address() -> None:
     """`find_route` depends on it."""
     for route in NAMED:
-        assert re.fullmatch(r"/v1/[a-z]+/\{[a-z]+\}(/[a-z]+)?", route.address)
+        assert re.fullmatch(r"/v1/[a-z]+/\{[a-z]+\}(/[a-z]+(/\{[a-z]+\})?)?", route.address)
+
+
+def test_an_address_with_a_name_begins_with_that_of_a_list() -> None:
+    """`find_route` depends on it: an address that ends before the name is another route."""
+    bases = {"/".join(route.address.split("/")[:3]) for route in NAMED} - {"/v1/stream"}
+    assert bases <= {route.address for route in ROUTES}
 
 
 def test_every_action_on_a_transaction_is_a_route() -> None:
@@ -89,16 +101,20 @@ def test_two_handlers_for_one_route_are_an_error() -> None:
 @pytest.mark.parametrize(("route", "method"), CALLS, ids=lambda it: getattr(it, "name", it))
 def test_every_route_is_found_by_its_methods(route: Route, method: str) -> None:
     name = "a" if route in NAMED else ""
-    assert find_route(method, address_of(route, "a")) == RouteMatch(route.name, name)
+    detail = "b" if "{member}" in route.address else ""
+    found = find_route(method, address_of(route, "a", "b"))
+    assert found == RouteMatch(route.name, name, detail)
 
 
 @pytest.mark.parametrize("route", NAMED, ids=lambda route: route.name)
 @given(name=st.text(max_size=20))
 def test_any_name_that_is_percent_encoded_is_found_again(route: Route, name: str) -> None:
-    address = address_of(route, name)
-    wanted = stream_path(address) if "{path}" in route.address else name
+    address = address_of(route, name, f"{name}/m")
+    wanted = path_of(address) if "{path}" in route.address else name
+    detail = f"{name}/m" if "{member}" in route.address else ""
     found = find_route(route.methods[0], address)
-    assert found == (wanted if isinstance(wanted, Problem) else RouteMatch(route.name, name))
+    match = RouteMatch(route.name, name, detail)
+    assert found == (wanted if isinstance(wanted, Problem) else match)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +127,31 @@ def test_any_name_that_is_percent_encoded_is_found_again(route: Route, name: str
         ("/v1/transactions/a%2Fcommit", RouteMatch(routes.TXN_SHOW, "a/commit")),
         ("/v1/transactions/..", RouteMatch(routes.TXN_SHOW, "..")),
         ("/v1/transactions/", RouteMatch(routes.TXN_SHOW, "")),
+        ("/v1/groups/", RouteMatch(routes.GROUP_DESCRIBE, "")),
+        ("/v1/groups/g", RouteMatch(routes.GROUP_DESCRIBE, "g")),
+        ("/v1/groups/g%2Fmembers", RouteMatch(routes.GROUP_DESCRIBE, "g/members")),
+        ("/v1/topics/a/b", RouteMatch(routes.TOPIC_SHOW, "a/b")),
+        ("/v1/topics/%61/0", RouteMatch(routes.TOPIC_SHOW, "a/0")),
         ("/v1/groups//offsets", RouteMatch(routes.GROUP_SHOW, "")),
         ("/v1/groups/g/%6fffsets", RouteMatch(routes.GROUP_SHOW, "g")),
     ],
 )
 def test_the_name_and_what_follows_it_are_percent_decoded(path: str, match: RouteMatch) -> None:
     assert find_route("GET", path) == match
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("/v1/groups/g/members/m", RouteMatch(routes.MEMBER_BEAT, "g", "m")),
+        ("/v1/groups/g/%6dembers/%6d", RouteMatch(routes.MEMBER_BEAT, "g", "m")),
+        ("/v1/groups/a%2Fb/members/c%2Fd", RouteMatch(routes.MEMBER_BEAT, "a/b", "c/d")),
+        ("/v1/groups//members/", RouteMatch(routes.MEMBER_BEAT)),
+        ("/v1/groups/g/members", RouteMatch(routes.MEMBER_JOIN, "g")),
+    ],
+)
+def test_an_address_can_have_a_second_name(path: str, match: RouteMatch) -> None:
+    assert find_route("POST", path) == match
 
 
 @pytest.mark.parametrize(
@@ -140,9 +175,11 @@ def test_the_name_and_what_follows_it_are_percent_decoded(path: str, match: Rout
         ("/v1/./transactions/a", BELOW),
         ("/v1/commits/", NOTHING),
         ("/v1/commits/a", NOTHING),
-        ("/v1/groups", NOTHING),
-        ("/v1/groups/", NOTHING),
-        ("/v1/groups/g", NOTHING),
+        ("/v1/topics%2f", BELOW),
+        ("/v1/topic", BELOW),
+        ("/v1/groups/g/members/m/", NOTHING),
+        ("/v1/groups/g/members/m/n", NOTHING),
+        ("/v1/groups/g/others/m", NOTHING),
         ("/v1/groups/g/offsets/", NOTHING),
         ("/v1/groups/g/offsets%2f", NOTHING),
         ("/v1/transactions//", NOTHING),
@@ -158,7 +195,18 @@ def test_an_unknown_address_is_404_for_every_method(method: str, path: str, mess
 
 @pytest.mark.parametrize("method", ["GET", "TRACE"])
 @pytest.mark.parametrize(
-    "path", ["/v1/stream/", "/v1/stream/a//b", "/v1/stream/a%2fb", "/v1/sinks/%ff", "/v1/groups/%"]
+    "path",
+    [
+        "/v1/stream/",
+        "/v1/stream/a//b",
+        "/v1/stream/a%2fb",
+        "/v1/topics/",
+        "/v1/topics/a//b",
+        "/v1/topics/a%2fb",
+        "/v1/sinks/%ff",
+        "/v1/groups/%",
+        "/v1/groups/g/members/%",
+    ],
 )
 def test_an_invalid_name_is_400_for_every_method(method: str, path: str) -> None:
     assert refused(find_route(method, path)) == (400, "invalid_path")
@@ -166,12 +214,17 @@ def test_an_invalid_name_is_400_for_every_method(method: str, path: str) -> None
 
 def test_a_reserved_stream_is_404() -> None:
     assert refused(find_route("GET", "/v1/stream/__ds/a")) == (404, "reserved_path")
+    assert refused(find_route("GET", "/v1/topics/__ds")) == (404, "reserved_path")
 
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
         ("/v1/stream/a", "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"),
+        ("/v1/topics/a", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+        ("/v1/topics", "GET, HEAD, OPTIONS"),
+        ("/v1/groups/g", "GET, HEAD, DELETE, OPTIONS"),
+        ("/v1/groups/g/members/m", "POST, DELETE, OPTIONS"),
         ("/health", "GET, HEAD, OPTIONS"),
         ("/v1/policies", "GET, HEAD, PUT, DELETE, OPTIONS"),
         ("/v1/producers", "POST, GET, HEAD, DELETE, OPTIONS"),
@@ -192,7 +245,8 @@ def test_another_method_is_405_with_those_that_are_allowed(
 @given(
     st.sampled_from(["GET", "POST", "DELETE"]),
     st.lists(
-        st.sampled_from(["v1", "stream", "transactions", "groups", "sinks", "a", "offsets", ""])
+        st.sampled_from(["v1", "stream", "topics", "transactions", "groups", "sinks", "a", "b"])
+        | st.sampled_from(["offsets", "members", ""])
         | st.text(st.characters(max_codepoint=255), max_size=4),
         max_size=6,
     ),
@@ -205,10 +259,10 @@ def test_a_route_is_found_only_at_its_address(method: str, segments: list[str]) 
         return
     (route,) = [each for each in ROUTES if each.name == found.route]
     assert method in route.methods
-    usual = address_of(route, found.name)
+    usual = address_of(route, found.name, found.detail)
     if route not in NAMED:
         assert path == usual
     elif "{path}" in route.address:
-        assert stream_path(path) == found.name
+        assert path_of(path) == found.name
     else:
         assert names_in(path) == names_in(usual)

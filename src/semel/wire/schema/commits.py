@@ -12,21 +12,22 @@ T = TypeVar("T")
 # ---- commits -------------------------------------------------------------------------------------
 
 
+class Base64Message(StrictRequest, frozen=True):
+    """A message or a key as base64: bytes that are not UTF-8."""
+
+    base64: str
+
+
 class StreamAppend(StrictRequest, frozen=True):
-    """The messages that a one-shot commit appends to one stream.
+    """The messages that a one-shot commit appends to one stream, or to the partitions of a topic.
 
     `messages` is a JSON array. Its bytes are kept exactly as they were sent, because the server
-    computes the commit's digest from them.
+    computes the commit's digest from them. `keys` has the key of each message, or None.
     """
 
     stream: str
     messages: Raw
-
-
-class Base64Message(StrictRequest, frozen=True):
-    """A message as base64, for streams whose messages are not JSON."""
-
-    base64: str
+    keys: list[str | Base64Message | None] | UnsetType = UNSET
 
 
 class ListedTransaction(StrictRequest, frozen=True):
@@ -53,6 +54,7 @@ class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
     """The body of `POST /v1/commits`, sent by a producer or a sink.
 
     `expects` maps each path to the tail that the stream must have. Otherwise the commit is refused.
+    `member` and `epochs` are as in `SetPositionsRequest`. They are those of one group.
     """
 
     producer_id: str | None = None
@@ -63,6 +65,8 @@ class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
     offsets: dict[str, dict[str, Target]] = field(default_factory=dict)
     expects: dict[str, Offset] = field(default_factory=dict)
     transactions: list[ListedTransaction] = field(default_factory=list)
+    member: str | None = None
+    epochs: dict[str, int] = field(default_factory=dict)
 
 
 class CommitLists(Struct, frozen=True, rename={"expects": "if"}):
@@ -72,6 +76,13 @@ class CommitLists(Struct, frozen=True, rename={"expects": "if"}):
     offsets: Raw = Raw(b"{}")
     expects: Raw = Raw(b"{}")
     transactions: Raw = Raw(b"[]")
+    epochs: Raw = Raw(b"{}")
+
+
+class AppendKeys(Struct, frozen=True):
+    """The keys in a `StreamAppend`, as they were sent. Every other member is ignored."""
+
+    keys: Raw = Raw(b"[]")
 
 
 class CommittedSink(Struct, frozen=True):

@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from semel.model.commands import DENSE
 from semel.wire.schema import StrictRequest
+from semel.wire.schema.topics import TopicPart
 
 T = TypeVar("T")
 
@@ -93,14 +94,19 @@ class ProducerClaim(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class ProducerReceipt(Struct, frozen=True):
-    """One of a producer's most recent appends: its sequence numbers, offsets and digest."""
+class ProducerReceipt(Struct, frozen=True, omit_defaults=True):
+    """One of a producer's most recent appends: its sequence numbers, offsets and digest.
+
+    The receipt of an append to a topic has no offsets of its own, but `parts`. It is left out of
+    other receipts.
+    """
 
     first_seq: int
     last_seq: int
-    first_offset: str
-    next_offset: str
+    first_offset: str | None
+    next_offset: str | None
     digest: str
+    parts: list[TopicPart] | None = None
 
 
 class RegisteredProducer(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from semel.wire.schema import StrictRequest
 
@@ -48,9 +48,16 @@ Target = int | str | MoveRequest
 
 
 class SetPositionsRequest(StrictRequest, frozen=True):
-    """The body of `POST /v1/groups/{group}/offsets`."""
+    """The body of `POST /v1/groups/{group}/offsets`.
+
+    A member of the group sends its id in `member`, and in `epochs` the epochs of its streams, by
+    path. With `operator`, a position is moved also in a stream that a member owns.
+    """
 
     offsets: dict[str, Target]
+    member: str | None = None
+    epochs: dict[str, int] = field(default_factory=dict)
+    operator: bool = False
 
 
 class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
@@ -177,11 +184,14 @@ class AddStreamsRequest(TxnRequest, frozen=True, kw_only=True):
 class AddOffsetsRequest(TxnRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/transactions/{id}/offsets`.
 
-    `offsets` maps a stream's path to the group's new position in that stream.
+    `offsets` maps a stream's path to the group's new position in that stream. `member` and `epochs`
+    are as in `SetPositionsRequest`.
     """
 
     group: str
     offsets: dict[str, Target]
+    member: str | None = None
+    epochs: dict[str, int] = field(default_factory=dict)
 
 
 class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
