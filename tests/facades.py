@@ -15,15 +15,28 @@ import unasync
 
 CLIENT = Path(__file__).resolve().parents[1] / "src/semel/client"
 ASYNC, SYNC = CLIENT / "aio", CLIENT / "sync"
-MODULES = ("access", "client", "stream", "transaction")
+MODULES = (
+    "catalog",
+    "client",
+    "consumer",
+    "group",
+    "processing",
+    "stream",
+    "topic",
+    "transaction",
+)
 COMMAND = "make facades"
 HEADER = "# generated from semel/client/aio/{name}.py by `make facades`; do not edit\n"
 
 CLASSES = (
     "AsyncAccess",
+    "AsyncCatalog",
     "AsyncClient",
+    "AsyncConsumer",
+    "AsyncDeadLetters",
     "AsyncFieldValue",
     "AsyncGroup",
+    "AsyncHeartbeats",
     "AsyncMessageCommitter",
     "AsyncProducer",
     "AsyncRead",
@@ -32,16 +45,22 @@ CLASSES = (
     "AsyncStop",
     "AsyncStream",
     "AsyncTail",
+    "AsyncTopic",
+    "AsyncTopicRead",
+    "AsyncTopicTail",
     "AsyncTransaction",
+    "AsyncWakeup",
 )
 # unasync itself renames AsyncDriver, AsyncLock and AsyncTransform to SyncDriver and so on.
 NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "AsyncExitStack": "ExitStack",
     "push_async_callback": "callback",
     "aio": "sync",
+    "async_call": "sync_call",
     "async_driver": "sync_driver",
     "async_producer": "sync_producer",
     "async_transform": "sync_transform",
+    "async_workers": "sync_workers",
 }
 # Without `async`, comprehensions and loops remain that ruff replaces: UP028 and C416.
 FIXES = "I,UP028,C416"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from semel.client.credentials import context
     from semel.client.local import local
     from semel.client.sync.client import Client
+    from semel.client.topic_values import Keyed
     from semel.client.transport import CLIENT_DEFAULT
     from semel.client.values import Message
     from semel.model.errors import SemelError
@@ -23,6 +24,7 @@ __all__ = [
     "CLIENT_DEFAULT",
     "AsyncClient",
     "Client",
+    "Keyed",
     "Message",
     "SemelError",
     "__version__",
@@ -36,6 +38,7 @@ _HOMES = {
     "CLIENT_DEFAULT": "semel.client.transport",
     "AsyncClient": "semel.client.aio.client",
     "Client": "semel.client.sync.client",
+    "Keyed": "semel.client.topic_values",
     "Message": "semel.client.values",
     "SemelError": "semel.model.errors",
     "context": "semel.client.credentials",

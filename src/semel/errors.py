@@ -29,7 +29,13 @@
     │   │   └── PartitionNotInTransaction · TooManyTransactions · BranchIncomplete · BranchMissing
     │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
     │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
-    │   │   └── UnstableOffsets  a pending transaction can still move the position
+    │   │   ├── UnstableOffsets  a pending transaction can still move the position
+    │   │   ├── IllegalGeneration  the member does not own the stream any more, or not yet
+    │   │   └── GroupIsShared    a member of the group owns the stream
+    │   ├── GroupNotFound · GroupInUse · UnknownMember
+    │   ├── TopicNotFound · TopicConflict · PartitionNotFound · TooFewPartitions · KeysWouldMove
+    │   ├── PartitionsChanged    the topic has grown to `partitions` since the client hashed a key
+    │   ├── IsTopic · StreamInTopic   the call is not for a topic, or not for a partition of one
     │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
     │   ├── SinkRefused          a sink's commit conflicts with an earlier commit
     │   │   └── CheckpointDiverged · AppBound · VersionForgotten
@@ -74,15 +80,23 @@ __all__ = [  # noqa: F405
     "DamagedResponse",
     "DiskFull",
     "Forbidden",
+    "GroupInUse",
+    "GroupIsShared",
+    "GroupNotFound",
+    "IllegalGeneration",
     "Indeterminate",
     "InvalidTransactionState",
+    "IsTopic",
     "KeyReused",
+    "KeysWouldMove",
     "LimitReached",
     "NotSupported",
     "OffsetBeyondTail",
     "OffsetTrimmed",
     "OffsetUnstable",
+    "PartitionNotFound",
     "PartitionNotInTransaction",
+    "PartitionsChanged",
     "PayloadMismatch",
     "PolicyNotFound",
     "PositionConflict",
@@ -101,12 +115,16 @@ __all__ = [  # noqa: F405
     "StreamClosed",
     "StreamExists",
     "StreamGone",
+    "StreamInTopic",
     "StreamInTransaction",
     "StreamNotFound",
     "StreamRestored",
     "StreamSeqConflict",
+    "TooFewPartitions",
     "TooLarge",
     "TooManyTransactions",
+    "TopicConflict",
+    "TopicNotFound",
     "TransactionAborted",
     "TransactionCommitted",
     "TransactionFenced",
@@ -115,6 +133,7 @@ __all__ = [  # noqa: F405
     "Unauthenticated",
     "Unavailable",
     "UndecodableMessage",
+    "UnknownMember",
     "UnknownTransaction",
     "UnstableOffsets",
     "VersionForgotten",

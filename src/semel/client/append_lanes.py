@@ -23,13 +23,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from semel.client import errors
 from semel.client.append_queue import AppendQueue, HeldBytes
 from semel.client.errors import ClientClosed, ClientError, Indeterminate, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, ask
 from semel.client.pending_append import PLAIN, AppendBatch, PendingAppend
 from semel.client.requests import AppendHeaders, ProducerHeaders, Request
-from semel.client.stream_calls import StreamCalls, is_unguarded_append, receipt_of
+from semel.client.stream_calls import StreamCalls, is_unguarded_append
 from semel.client.values import Receipt
 from semel.model.messages import normalise
 from semel.wire.schema.producers import RetireEntry
@@ -48,6 +50,7 @@ _PRODUCER_LIMITS: Final = frozenset({"expiring_producers_per_stream", "producers
 # The server looks for a repeat before it refuses an append for one of these reasons. So after a
 # lost response they show that the earlier attempt was not stored.
 _AFTER_REPEATS: Final = (
+    errors.PartitionsChanged,
     errors.StreamClosed,
     errors.PreconditionFailed,
     errors.StreamSeqConflict,
@@ -55,7 +58,10 @@ _AFTER_REPEATS: Final = (
 
 
 class EncodeAgain(Exception):
-    """The media type of the stream was learned or has changed. Nothing was applied."""
+    """The media type was learned, or it or the number of partitions has changed.
+
+    Nothing was applied.
+    """
 
 
 class SendAlone(Exception):
@@ -171,6 +177,9 @@ class AppendLane:
         except Refused as error:
             if len(batch.appends) > 1 and _is_bad_body(error):
                 raise SendAlone(is_too_large=error.status == 413) from None
+            if isinstance(error, errors.PartitionsChanged) and self.calls.grouper is not None:
+                self.calls.grouper.note_refusal(error, batch.grouped)
+                raise EncodeAgain from None
             if not isinstance(error, errors.ContentTypeConflict) or first.has_been_retyped:
                 raise
             info = yield from self.calls.head()
@@ -211,7 +220,8 @@ class AppendLane:
             else:  # perhaps another client has switched dedup off and on, or replaced the stream
                 yield from self.calls.head()
         batch.is_posted = True
-        return (yield from self.calls.post(*batch.body(), conditions))
+        body = batch.body(self.calls.grouper)
+        return (yield from self.calls.post(*body, conditions, batch.fields))
 
     def _must_ask(self) -> bool:
         """Return True if the server must be asked whether it recognises duplicates (rule 6)."""
@@ -254,9 +264,9 @@ class AppendLane:
                 " not recognise a repeat"
             )
         batch.is_posted = batch.is_repeatable = True
-        body_type, body = batch.body()
+        body_type, body = batch.body(self.calls.grouper)
         more = () if conditions is PLAIN else conditions.headers
-        headers = (("Content-Type", body_type), *_printed(tag), *more)
+        headers = (("Content-Type", body_type), *batch.fields, *_printed(tag), *more)
         exchange = yield from ask(
             Request("POST", self.calls.target, headers, body),
             RetrySafety.REPEATABLE,
@@ -287,7 +297,7 @@ class AppendLane:
     def _stored(self, exchange: Exchanged, *, was_lost: bool) -> Receipt:
         """Return the receipt for a stored append, and record it in the lane's producer."""
         response = exchange.response
-        receipt = receipt_of(exchange.expect(200, 204), _NUMBERED)
+        receipt = self.calls.receipt(exchange.expect(200, 204), _NUMBERED)
         if receipt.mismatch:
             raise errors.PayloadMismatch(
                 "the server has already stored different messages with this sequence",
@@ -303,7 +313,7 @@ class AppendLane:
         self.producer.confirm(self._clock())
         self.calls.end = receipt.next_offset or self.calls.end
         # A duplicate is an earlier attempt of this same call.
-        return Receipt(receipt.next_offset, closed=receipt.closed)
+        return replace(receipt, duplicate=False)
 
 
 class _ResendLimit:
@@ -336,7 +346,8 @@ def _printed(tag: ProducerHeaders) -> tuple[tuple[str, str], ...]:
 
 
 def _is_bad_body(error: Refused) -> bool:
-    return error.applied == errors.NO and (error.code == "bad_body" or error.status == 413)
+    is_of_one = error.code == "bad_body" or isinstance(error, errors.PartitionNotFound)
+    return error.applied == errors.NO and (is_of_one or error.status == 413)
 
 
 def _is_of_producer(error: Refused) -> bool:

@@ -38,7 +38,6 @@ from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.pending_append import AppendBatch, AppendState, PendingAppend
 from semel.client.values import Receipt
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
-from semel.model.offsets import parse_offset, print_offset
 
 REQUEST_BYTES_MAX: Final = MIB
 HELD_BYTES_MAX: Final = 64 * MIB
@@ -208,19 +207,8 @@ class AppendQueue:
 
         `receipt.next_offset` is the offset after the last message of the batch.
         """
-        if len(batch.appends) == 1:
-            batch.appends[0].receipt = receipt
-            return self._end(batch)
-        offset = receipt.next_offset
-        end = None if offset is None else parse_offset(offset)
-        later = 0
-        for append in reversed(batch.appends):
-            if later:
-                offset = None if end is None else print_offset(end - later)
-                append.receipt = Receipt(offset, receipt.duplicate, receipt.closed)
-            else:
-                append.receipt = receipt
-            later += append.count
+        for append, own in zip(batch.appends, batch.receipts(receipt), strict=True):
+            append.receipt = own
         return self._end(batch)
 
     def fail(self, batch: AppendBatch, error: BaseException) -> list[PendingAppend]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from semel.client.computed import ComputedFields
 from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, Send, T
-from semel.client.reading import FetchedMessages, PageReader
+from semel.client.reading import FetchedMessages, MessageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -296,7 +296,7 @@ class AsyncRead(FetchedMessages, AsyncIterator[Message]):
     """
 
     def __init__(
-        self, driver: AsyncDriver, reader: PageReader, limit: int | None, timeout: float
+        self, driver: AsyncDriver, reader: MessageReader, limit: int | None, timeout: float
     ) -> None:
         super().__init__(reader)
         self._driver = driver
@@ -339,7 +339,7 @@ class AsyncTail(FetchedMessages, AsyncIterator[Message]):
     def __init__(
         self,
         driver: AsyncDriver,
-        reader: PageReader,
+        reader: MessageReader,
         timeout: float,
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> None:

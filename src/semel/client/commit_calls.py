@@ -7,18 +7,25 @@ from math import inf
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.addresses import path_of
-from semel.client.extras import Extras
+from semel.client.extras import Extras, key_bytes
 from semel.client.flows import Flow
-from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
+from semel.client.known_streams import KnownStreams
+from semel.client.positions import (
+    KnownPositions,
+    MovePlanner,
+    Planned,
+    moves_by_member,
+    moves_of,
+)
 from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
+from semel.client.topic_values import Keyed
 from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
     KIND_STAGED,
@@ -85,32 +92,6 @@ _VERSION_AGAIN: Final = (
     "it is safe to commit the same version again with the same input; the result has"
     " duplicate=True if an earlier attempt was applied"
 )
-_KNOWN_STREAMS_MAX: Final = 10_000
-
-
-class KnownStreams:
-    """The streams to which a client's transactions and commits have written.
-
-    The `StreamCalls` of each stream is kept, because it caches the stream's media type.
-    """
-
-    def __init__(self, site: ServerConfig) -> None:
-        self.site = site
-        self._calls: dict[str, StreamCalls] = {}
-
-    def calls(self, stream: object) -> StreamCalls:
-        """Return the `StreamCalls` for a stream of the server.
-
-        `stream` is a path or a stream object. Raises ValueError or TypeError if it is neither, or
-        if the stream is not on this server.
-        """
-        calls = self._calls.get(stream) if isinstance(stream, str) else None
-        if calls is None:
-            path = path_of(stream, self.site.address)
-            if len(self._calls) >= _KNOWN_STREAMS_MAX:
-                self._calls.clear()
-            calls = self._calls.setdefault(path, StreamCalls(self.site, path))
-        return calls
 
 
 class CommitId(Struct, frozen=True):
@@ -129,6 +110,8 @@ class Parts(Struct, frozen=True):
     - `expects`: the tail that each stream must have, or the commit is refused.
     - `transactions`: the tokens of staged transactions to commit.
     - `metadata`: what is stored with the positions, for each group and stream.
+    - `member`, `epochs`: the member that moves positions of its group, and its epochs of the
+      streams, by path.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -136,6 +119,8 @@ class Parts(Struct, frozen=True):
     expects: Mapping[str, Offset] = {}
     transactions: Sequence[str] = ()
     metadata: Mapping[str, Mapping[str, Metadata]] = {}
+    member: str | None = None
+    epochs: Mapping[str, int] = {}
 
 
 def commit_parts(
@@ -252,34 +237,40 @@ def _planned(
     `plan` is called for each group. It returns two mappings: the moves that are sent with a
     condition, and the other moves, which are sent unchanged.
     """
-    offsets = {}
+    offsets: dict[str, Moves] = {}
+    members = {(each, group) for each, group in ((parts.member, ""),) if each is not None}
+    epochs = dict(parts.epochs)
     for group, moves in parts.offsets.items():
         planned, rest = plan(group, moves)
         planner.accepted(group, planned)
         offsets[group] = {**moves_of(planned), **rest}
-    return replace(parts, offsets=offsets)
+        for part in moves_by_member(planned):
+            if part.member is not None:
+                members.add((part.member, group))
+                epochs.update(part.epochs)
+    if len(members) > 1:
+        raise ValueError(
+            "one commit can move positions of one member of a group only; use a transaction for the"
+            " messages of several consumers"
+        )
+    return replace(
+        parts,
+        offsets=offsets,
+        member=next((member for member, _ in members), None),
+        epochs=epochs,
+    )
 
 
 def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     """Return the request to commit `parts`. The caller adds the producer or the sink."""
     appends: list[StreamAppend] = []
     for stream, values in parts.appends.items():
-        calls = streams.calls(stream)
-        path = calls.path
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+            path = streams.calls(stream).path
             raise TypeError(
                 f"pass a list of values for the stream {path}, not a {type(values).__name__}"
             )
-        content_type = yield from calls.known_type()
-        try:
-            messages = [_message(value, content_type) for value in values]
-        except (TypeError, ValueError):
-            calls.is_stale = True
-            raise
-        appends += [
-            StreamAppend(path, Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"))
-            for at in range(0, len(messages), BATCH_MESSAGES_MAX)
-        ]
+        appends += _appends_of((yield from streams.find(stream)), list(values))
     return CommitRequest(
         appends=appends,
         offsets={
@@ -288,7 +279,44 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
         },
         expects={path: offset_of(tail) for path, tail in parts.expects.items()},
         transactions=[ListedTransaction(*parse_token(token)) for token in parts.transactions],
+        member=parts.member,
+        epochs=dict(parts.epochs),
     )
+
+
+def _appends_of(calls: StreamCalls, values: list[Any]) -> list[StreamAppend]:
+    """Return the appends of a commit to one stream or topic. Its media type must be known."""
+    content_type = calls.content_type
+    assert content_type is not None
+    try:
+        messages = [_message(_plain(value), content_type) for value in values]
+        keys = [_key_text(value) for value in values]
+    except (TypeError, ValueError):
+        calls.is_stale = True
+        raise
+    has_keys = any(key is not None for key in keys)
+    return [
+        StreamAppend(
+            calls.path,
+            Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"),
+            keys[at : at + BATCH_MESSAGES_MAX] if has_keys else UNSET,
+        )
+        for at in range(0, len(messages), BATCH_MESSAGES_MAX)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Keyed) else value
+
+
+def _key_text(value: Any) -> str | Base64Message | None:
+    if not isinstance(value, Keyed) or value.key is None:
+        return None
+    raw = key_bytes(value.key)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Base64Message(b64encode(raw).decode("ascii"))
 
 
 def _message(value: Any, content_type: str) -> bytes:

@@ -10,90 +10,12 @@ Every error has these attributes:
 The codes and the advice for the server's refusals are in `semel.wire.refusal_table`.
 """
 
-from collections.abc import Mapping
-from typing import Generic, TypeVar, overload
-
+from semel.client.refused import NO as NO  # noqa: PLC0414 - `semel.errors` exports all of these
+from semel.client.refused import UNKNOWN as UNKNOWN  # noqa: PLC0414
+from semel.client.refused import ClientError as ClientError  # noqa: PLC0414
+from semel.client.refused import Fact
+from semel.client.refused import Refused as Refused  # noqa: PLC0414
 from semel.model.errors import SemelError as SemelError  # noqa: PLC0414 - the root of this tree
-from semel.wire.refusal_table import ADVICE, BY_CODE
-
-T = TypeVar("T")
-
-NO = "no"
-UNKNOWN = "unknown"
-# Maps the name of each error class to its code. A class for several codes sets its own
-# `code` attribute.
-_CODES = {entry.error: code for code, entry in BY_CODE.items()}
-
-
-class ClientError(SemelError):
-    """Base class for the errors that the client raises."""
-
-    advice: str = ""
-    applied: str = NO
-
-    def __init_subclass__(cls) -> None:
-        """Set `code` and `advice` to the class's entries in `_CODES` and `ADVICE`, if any."""
-        if "code" not in vars(cls):
-            cls.code = _CODES.get(cls.__name__, cls.code)
-        cls.advice = ADVICE.get(cls.__name__, cls.advice)
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return f"{self.message} ({self.advice})" if self.advice else self.message
-
-
-class Refused(ClientError):
-    """The server refused the request.
-
-    `facts` holds the members of the response's problem document, except code, message and applied.
-    """
-
-    code = "refused"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 0,
-        code: str | None = None,
-        applied: str = NO,
-        facts: Mapping[str, object] | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
-        self.applied = applied
-        self.facts = dict(facts or {})
-        if code is not None:
-            self.code = code
-
-
-class Fact(Generic[T]):
-    """A descriptor that returns the value of `name` in an error's `facts`.
-
-    Returns `default` if the server did not send the value, or sent a value of the wrong type.
-    """
-
-    def __init__(self, kind: type[T], name: str, default: T | None = None) -> None:
-        self._kind = kind
-        self._name = name
-        self._default = default
-
-    @overload
-    def __get__(self, error: None, owner: type) -> "Fact[T]": ...
-
-    @overload
-    def __get__(self, error: Refused, owner: type) -> T | None: ...
-
-    def __get__(self, error: Refused | None, owner: type) -> "T | Fact[T] | None":
-        if error is None:
-            return self
-        value = error.facts.get(self._name)
-        return value if isinstance(value, self._kind) else self._default
 
 
 class BadRequest(Refused):
@@ -153,10 +75,14 @@ class StreamRestored(Refused):
 
 
 class StreamExists(Refused):
-    """The stream already exists with the same configuration."""
+    """The stream already exists with the same configuration.
+
+    For a topic: the paths of its partitions are in use or reserved. `paths` has them.
+    """
 
     code = "stream_exists"
-    advice = "pass exist_ok=True to accept an existing stream"
+    advice = "pass exist_ok=True to accept an existing stream; for a topic, choose another name"
+    paths = Fact(list, "paths")
 
 
 class ConfigConflict(Refused):
@@ -339,7 +265,8 @@ class PositionConflict(PositionRefused):
     - "pending": the same transaction already moves the position, and its target is not the
       expected offset of this move;
     - "incarnation": the stream was deleted and created again;
-    - "deleted": the stream was deleted after the move was added to the transaction.
+    - "deleted": the stream was deleted after the move was added to the transaction;
+    - "growth": the topic has grown, and the group must first read what was there before.
     """
 
     offset = Fact(str, "offset")  # where the position is now
@@ -365,6 +292,77 @@ class OffsetUnstable(Refused):
 
     # Every message before the stable offset is committed or aborted.
     stable_offset = Fact(str, "stable_offset")
+
+
+class IllegalGeneration(PositionRefused):
+    """The member does not own the stream any more, so it cannot move the group's position.
+
+    `epoch` is that of the present owner, and `received_epoch` that of the request.
+    """
+
+    epoch = Fact(int, "epoch")
+    received_epoch = Fact(int, "received_epoch")
+
+
+class GroupIsShared(PositionRefused):
+    """A member of the group owns the stream, so nobody else can move the position."""
+
+
+class UnknownMember(Refused):
+    """The group has no such member. It has left, was replaced, or its session has timed out."""
+
+
+class GroupNotFound(Refused):
+    """There is no such group: it has no positions, no members and no pinned step."""
+
+
+class GroupInUse(Refused):
+    """The group has `members`, or a pending transaction moves a position of it."""
+
+    members = Fact(int, "members")
+
+
+class TopicNotFound(Refused):
+    """There is no such topic."""
+
+
+class TopicConflict(Refused):
+    """The topic already exists with a different configuration, in `field`."""
+
+    field = Fact(str, "field")
+
+
+class IsTopic(Refused):
+    """The path names a topic, but the call needs a stream."""
+
+
+class StreamInTopic(Refused):
+    """The stream is a partition of `topic`, and the call is possible only for the whole topic."""
+
+    topic = Fact(str, "topic")
+
+
+class PartitionsChanged(Refused):
+    """The topic has other `partitions` than those for which the client has selected them."""
+
+    partitions = Fact(int, "partitions")  # the present number
+
+
+class PartitionNotFound(Refused):
+    """The topic has no partition with this number. It has `partitions` of them."""
+
+    partition = Fact(int, "partition")
+    partitions = Fact(int, "partitions")
+
+
+class KeysWouldMove(Refused):
+    """The topic has messages with keys, and more partitions would move keys to other ones."""
+
+
+class TooFewPartitions(Refused):
+    """A topic cannot get fewer partitions than the `partitions` that it has."""
+
+    partitions = Fact(int, "partitions")
 
 
 class SinkRefused(Refused):

@@ -6,15 +6,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from semel.model.limits import MESSAGE_KEY_BYTES_MAX
 from semel.model.messages import Header, encode_extras, find_extras_fault
 from semel.wire.headers import EPOCH, MILLISECOND
 
-Key = bytes | str | None
+Key = bytes | str | int | None
 Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None
 
 
 # The maximum number of bytes that one message's empty elements add to the columns of an append.
 _COLUMNS_BYTES: Final = 32
+_KEY_BYTES: Final = 8 + _COLUMNS_BYTES  # what a key adds to an append in addition to its own bytes
 
 
 class Extras(Struct, frozen=True):
@@ -45,15 +47,22 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 
     Raises ValueError or TypeError for an invalid value.
     """
-    if key is None and headers is None and timestamp is None:
-        return None
-    name = None if key is None else _bytes(key)
+    if headers is None and timestamp is None:  # a short form for a message that has only a key
+        return None if key is None else _key_only(key)
+    name = None if key is None else key_bytes(key)
     pairs, time_ms = _pairs(headers), _milliseconds(timestamp)
     packed = encode_extras(1, keys=[name], headers=[pairs], timestamps=[time_ms])
     fault = find_extras_fault(packed, 1) if packed else None
     if fault is not None:
         raise ValueError(fault)
     return Extra(name, pairs, time_ms, len(packed) + _COLUMNS_BYTES) if packed else None
+
+
+def _key_only(key: bytes | str | int) -> Extra:
+    name = key if type(key) is bytes else key_bytes(key)
+    if len(name) > MESSAGE_KEY_BYTES_MAX:
+        raise ValueError(f"a message key can have at most {MESSAGE_KEY_BYTES_MAX} bytes")
+    return Extra(name, (), None, len(name) + _KEY_BYTES)
 
 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
@@ -76,7 +85,7 @@ def extras_of(
 ) -> Extras:
     """Return the extras of an append. Raises ValueError or TypeError for an invalid value."""
     return Extras(
-        None if keys is None else [None if key is None else _bytes(key) for key in keys],
+        None if keys is None else [None if key is None else key_bytes(key) for key in keys],
         None if headers is None else [_pairs(each) for each in headers],
         None if timestamps is None else [_milliseconds(moment) for moment in timestamps],
     )
@@ -108,9 +117,23 @@ def _pairs(headers: Headers) -> list[Header]:
     return [(name, _bytes(value)) for name, value in pairs]
 
 
+def key_bytes(key: object) -> bytes:
+    """Return the bytes of a key: a str as UTF-8, an int as decimal digits.
+
+    Raises TypeError for any other type, because equal keys must have equal bytes in every program.
+    """
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return b"%d" % key
+    raise TypeError(f"a key must be str, bytes or int, not {type(key).__name__}")
+
+
 def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
         return value
-    raise TypeError(f"keys and header values must be bytes or str, not {type(value).__name__}")
+    raise TypeError(f"the value of a header must be bytes or str, not {type(value).__name__}")

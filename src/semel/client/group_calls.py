@@ -7,9 +7,16 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from semel.client.errors import UNKNOWN, Indeterminate, PositionConflict, Refused
+from semel.client.errors import (
+    UNKNOWN,
+    Indeterminate,
+    PositionConflict,
+    PositionRefused,
+    Refused,
+)
 from semel.client.flows import Flow, Pause
-from semel.client.positions import KnownPosition, KnownPositions
+from semel.client.member_calls import describe_group
+from semel.client.positions import KnownPosition, KnownPositions, Ownership
 from semel.client.reading import PageReader
 from semel.client.requests import query
 from semel.client.server_calls import decoded, get, pinned_step, post, send
@@ -26,7 +33,9 @@ from semel.client.values import (
     targets_of,
     token_of,
 )
-from semel.model.offsets import parse_offset
+from semel.model.group_commands import EARLIEST, LATEST
+from semel.model.limits import TXN_LIST_MAX
+from semel.model.offsets import parse_offset, print_offset
 from semel.wire.paths import GROUPS
 from semel.wire.schema import transactions as schema
 
@@ -113,10 +122,15 @@ def set_positions(
     group: str,
     moves: Moves,
     metadata: Mapping[str, Metadata | None] | None = None,
+    *,
+    owner: Ownership | None = None,
+    by_operator: bool = False,
 ) -> Flow[Positions]:
     """Set the group's position in all of these streams or in none. Return its positions.
 
-    `metadata` maps streams to what is stored with the position.
+    `metadata` maps streams to what is stored with the position. `owner` is the member of the group
+    that moves its position, and its epoch of the streams. With `by_operator`, the position is
+    also moved in a stream that a member of the group owns. Otherwise, this raises GroupIsShared.
 
     If a move has no condition, the flow reads the group's position, and adds the condition that the
     group was not moved since then. If it was moved, the flow tries again a few times. Without this
@@ -134,7 +148,12 @@ def set_positions(
         if is_plain:
             page = yield from group_page(site, group)
             guarded = {path: _guarded(move, path, page) for path, move in moves.items()}
-        request = schema.SetPositionsRequest(targets_of(guarded, metadata))
+        request = schema.SetPositionsRequest(
+            targets_of(guarded, metadata),
+            None if owner is None else owner.member,
+            {} if owner is None else dict.fromkeys(guarded, owner.epoch),
+            by_operator,
+        )
         exchange = yield from send(site, _target(site, group), request)
         if exchange.response.status < 400:
             return decoded(exchange.response, Positions)
@@ -159,16 +178,49 @@ def set_known(
     moves: Moves,
     positions: KnownPositions,
     metadata: Mapping[str, Metadata] | None = None,
+    *,
+    by_operator: bool = False,
 ) -> Flow[dict[str, str]]:
     """Move the group, and record its new positions in `positions`.
 
     Return the new positions as a mapping from each stream's path to an offset.
     """
-    page = yield from set_positions(site, group, moves, metadata)
+    page = yield from set_positions(site, group, moves, metadata, by_operator=by_operator)
     offsets = {path: page.offsets[path] for path in moves}
     for path, offset in offsets.items():
         positions.note_moved((group, path), ordinal_of(offset), page.versions.get(path))
     return offsets
+
+
+def reset_positions(
+    site: ServerConfig,
+    group: str,
+    to: str,
+    paths: Sequence[str],
+    positions: KnownPositions,
+    *,
+    by_operator: bool = False,
+) -> Flow[dict[str, str]]:
+    """Move the group in all its streams, or in `paths`, to one place. Return its new positions.
+
+    `to` is EARLIEST, LATEST or an offset. Raises ValueError for another text, or if the group has
+    no such stream.
+    """
+    info = yield from describe_group(site, group)
+    ends = {each.stream: each.end for each in info.streams}
+    unknown = [path for path in paths if path not in ends]
+    if unknown:
+        raise ValueError(f"the group {group} has no stream {unknown[0]}; set() moves it anywhere")
+    target = print_offset(0) if to == EARLIEST else to
+    if to != LATEST and parse_offset(target) is None:
+        raise ValueError(f"to={to!r} is invalid; expected {EARLIEST!r}, {LATEST!r} or an offset")
+    chosen = list(paths or ends)
+    moved: dict[str, str] = {}
+    for at in range(0, len(chosen), TXN_LIST_MAX):
+        part = chosen[at : at + TXN_LIST_MAX]
+        moves: dict[str, Move] = {path: ends[path] if to == LATEST else target for path in part}
+        moved |= yield from set_known(site, group, moves, positions, by_operator=by_operator)
+    return moved
 
 
 def _indeterminate(group: str) -> Indeterminate:
@@ -239,7 +291,11 @@ class GroupCursor(Struct):
         Do nothing if the group is already at a later offset, or at this one and there is no
         metadata. Raises PositionConflict if the group is not at the expected position.
         """
-        ordinal, position = end_offset_of(message), self.position
+        yield from self.move_to(end_offset_of(message), metadata)
+
+    def move_to(self, ordinal: int, metadata: Metadata | None = None) -> Flow[None]:
+        """Move the group to an offset. See `move`."""
+        position = self.position
         if ordinal < position.offset or (ordinal == position.offset and not metadata):
             return
         earlier = set(position.possible_offsets)
@@ -260,11 +316,21 @@ class GroupCursor(Struct):
             position.possible_offsets = earlier  # the move was not applied
             raise
 
+    def note_refusal(self, error: PositionRefused) -> None:
+        """Do nothing: the reader of a group without members reads on. A member does not."""
+
+    def crashes(self, message: Message) -> int:
+        """Return 0: crashes are counted only for members."""
+        del message
+        return 0
+
     def _set(self, ordinal: int, metadata: Metadata | None) -> Flow[None]:
         position = self.position
         move = (position.offset, ordinal, position.incarnation, position.version)
         noted = {self.path: metadata}
-        page = yield from set_positions(self.site, self.group, {self.path: move}, noted)
+        page = yield from set_positions(
+            self.site, self.group, {self.path: move}, noted, owner=position.owner
+        )
         version = page.versions.get(self.path)
         self.position.moved(ordinal, version)
         self.positions.note_moved((self.group, self.path), ordinal, version)
@@ -289,7 +355,7 @@ def cursor_of(message: Message) -> GroupCursor:
     """
     cursor: GroupCursor | None = getattr(message.on_commit, "cursor", None)
     if cursor is None:
-        raise ValueError("only a message from tail(group=...) can be committed")
+        raise ValueError("only a message from consume(...) or tail(group=...) can be committed")
     return cursor
 
 

@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from semel.client.errors import TooLarge
 from semel.client.extras import Extras
-from semel.client.requests import AppendHeaders, ProducerHeaders
+from semel.client.grouping import Grouped, Grouper
+from semel.client.requests import AppendHeaders, Fields, ProducerHeaders
 from semel.client.stream_calls import DedupKnowledge, encode_body
+from semel.client.topic_values import TopicReceipt, split_topic_receipt
 from semel.client.values import (
     PREENCODED,
     Receipt,
@@ -18,6 +20,8 @@ from semel.client.values import (
 from semel.model.commands import Batch as Payloads
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.messages import encode_extras, is_json
+from semel.model.offsets import parse_offset, print_offset
+from semel.wire.headers import TOPIC_BATCH
 from semel.wire.json_mode import split_json
 
 PLAIN: Final = AppendHeaders()
@@ -37,7 +41,8 @@ class PendingAppend(Struct, eq=False):
     """One call of append, until its result is known.
 
     `deadline` is the time at which the caller stops waiting. `waker` belongs to the driver, and so
-    does `thread`: the identifier of the thread that calls.
+    does `thread`: the identifier of the thread that calls. `partition` is the partition of a topic
+    that the caller has chosen, or None.
     """
 
     values: Sequence[Any]
@@ -56,6 +61,7 @@ class PendingAppend(Struct, eq=False):
     size: int = 0
     held_bytes: int = 0  # the part of HeldBytes.count that is counted for this append
     is_checked: bool = False
+    partition: int | None = None
 
     def __post_init__(self) -> None:
         if self.conditions == PLAIN:
@@ -149,6 +155,15 @@ class AppendBatch(Struct, eq=False):
     is_repeatable: bool = False  # the server recognises a repeat
     was_lost: bool = False
     known: DedupKnowledge = DedupKnowledge()  # before it was first sent
+    grouped: Grouped | None = None  # how it was encoded for a topic
+
+    @property
+    def fields(self) -> Fields:
+        """The headers of the request that say for which partitions it is encoded."""
+        if self.grouped is not None:
+            return self.grouped.fields
+        partition = self.appends[0].partition
+        return () if partition is None else (("Stream-Partition", str(partition)),)
 
     @property
     def deadline(self) -> float:
@@ -167,8 +182,12 @@ class AppendBatch(Struct, eq=False):
         append.encode(content_type)
         self.content_type = content_type
 
-    def body(self) -> tuple[str, bytes]:
-        """Return the media type and the body of the request. They never change."""
+    def body(self, grouper: Grouper | None = None) -> tuple[str, bytes]:
+        """Return the media type and the body of the request. They never change.
+
+        `grouper` groups the messages by the partitions of a topic. It is None for a stream. With an
+        idempotency key the server groups, so that it recognises a repeat after a growth.
+        """
         if self.encoded is None:
             assert self.content_type is not None
             first = self.appends[0]
@@ -176,8 +195,41 @@ class AppendBatch(Struct, eq=False):
             if len(self.appends) > 1:
                 messages = [raw for append in self.appends for raw in append.messages]
                 extras = _join_extras(self.appends)
-            self.encoded = encode_body(messages, self.content_type, extras)
+            if grouper is None or first.conditions.idempotency_key is not None:
+                self.encoded = encode_body(messages, self.content_type, extras)
+            else:
+                chosen = self._chosen()
+                self.grouped = grouper.group(self.content_type, messages, extras, chosen)
+                self.encoded = TOPIC_BATCH, self.grouped.body
         return self.encoded
+
+    def _chosen(self) -> list[int | None] | None:
+        """Return the partition that the caller has chosen for each message, or None."""
+        if all(append.partition is None for append in self.appends):
+            return None
+        return [append.partition for append in self.appends for _ in range(append.count)]
+
+    def receipts(self, receipt: Receipt) -> list[Receipt]:
+        """Return the receipt of each append. `receipt` is that of the whole request."""
+        if len(self.appends) == 1:
+            return [receipt]
+        counts = [append.count for append in self.appends]
+        if isinstance(receipt, TopicReceipt):
+            assert self.grouped is not None
+            return list(split_topic_receipt(receipt, counts, self.grouped.places))
+        return _split_receipt(receipt, counts)
+
+
+def _split_receipt(receipt: Receipt, counts: Sequence[int]) -> list[Receipt]:
+    """Return the receipt of each append. `counts` has the number of messages of each of them."""
+    offset = receipt.next_offset
+    end = None if offset is None else parse_offset(offset)
+    receipts = [receipt]
+    for count in counts[:0:-1]:
+        end = None if end is None else end - count
+        offset = None if end is None else print_offset(end)
+        receipts.append(Receipt(offset, receipt.duplicate, receipt.closed))
+    return receipts[::-1]
 
 
 def _join_extras(appends: Sequence[PendingAppend]) -> Extras:

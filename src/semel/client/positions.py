@@ -19,6 +19,15 @@ from semel.client.values import START, Move, Moves, ReadOffset, ordinal_of
 from semel.model.offsets import parse_offset
 
 PositionName = tuple[str, str]  # group and path
+
+
+class Ownership(NamedTuple):
+    """The member of a group that owns a stream, and the epoch at which it got the stream."""
+
+    member: str
+    epoch: int
+
+
 _START: Final = 0  # the position of a group that was never moved
 _NAMES_MAX: Final = 10_000
 
@@ -29,14 +38,21 @@ class KnownPosition:
     - `version`: the number of moves so far, or None if unknown (such as after a repeated commit).
     - `incarnation`: an id that changes if the stream is created again, or None if unknown.
     - `possible_offsets`: the targets of moves without a response. The group can be at any of them.
+    - `owner`: the member that owns the stream in the group, and alone can move the position. It is
+      None if the reader is not a member.
     """
 
     def __init__(
-        self, offset: int = _START, version: int | None = 0, incarnation: str | None = None
+        self,
+        offset: int = _START,
+        version: int | None = 0,
+        incarnation: str | None = None,
+        owner: Ownership | None = None,
     ) -> None:
         self.offset = offset
         self.version = version
         self.incarnation = incarnation
+        self.owner = owner
         self.possible_offsets: set[int] = set()
         self._begin = offset, version
 
@@ -82,6 +98,7 @@ class ReadPosition:
         on_incarnation: Callable[[str, str], None],
     ) -> None:
         self.path = path
+        self.partition: int | None = None  # of the topic that is read
         self.start = start  # the offset at which the reader began
         self._incarnation: str | None = None
         self._moved = moved
@@ -144,6 +161,15 @@ class KnownPositions:
             _make_room(self._read)
             self._read[name] = [*self._read.get(name, ()), position][-2:]
 
+    def forget_position(self, name: PositionName, position: KnownPosition) -> None:
+        """Remove a position, because its reader has lost the stream to another member."""
+        with self._lock:
+            known = [each for each in self._read.get(name, ()) if each is not position]
+            if known:
+                self._read[name] = known
+            else:
+                self._read.pop(name, None)
+
     def note_read(self, path: str, incarnation: str) -> None:
         """Record the incarnation that a reader has seen for the stream at `path`."""
         with self._lock:
@@ -165,6 +191,18 @@ class KnownPositions:
     def incarnation(self, path: str) -> str | None:
         """Return the incarnation that a reader of `path` saw last, or None if no reader saw one."""
         return self._incarnations.get(path)
+
+    def owner(self, name: PositionName, offset: object) -> Ownership | None:
+        """Return who owns the stream in the group, or None if no member of this client does.
+
+        If the offset comes from a message, this is the member that has read the message.
+        """
+        reading = read_position_of(offset, name[1])
+        if reading is not None:
+            return reading.known(name[0]).owner
+        with self._lock:
+            owners = [each.owner for each in self._read.get(name, ()) if each.owner is not None]
+            return owners[-1] if owners else None
 
     def find(self, name: PositionName, offset: object) -> KnownPosition:
         """Return the position from which to move a group to `offset`.
@@ -224,12 +262,14 @@ class _Pending(Struct, frozen=True):
     """A move whose commit has not ended.
 
     `position` is the known position to update after the commit. It is None if the caller passed
-    the move, or an earlier move that it continues, as a tuple (from, to, ...).
+    the move, or an earlier move that it continues, as a tuple (from, to, ...). `owner` is the
+    member that makes the move, if it is one.
     """
 
     position: KnownPosition | None
     to: int
     version: int | None
+    owner: Ownership | None = None
 
 
 Planned = dict[str, tuple[Move, _Pending]]  # keyed by path
@@ -278,14 +318,15 @@ class MovePlanner:
             reading = read_position_of(to, name[1])
             incarnation = reading.incarnation if reading is not None else None
             incarnation = incarnation or self._positions.incarnation(name[1])
-        return (start, to, incarnation, version), _Pending(None, ordinal_of(to), version)
+        owner = self._positions.owner(name, to)
+        return (start, to, incarnation, version), _Pending(None, ordinal_of(to), version, owner)
 
     def _from(self, name: PositionName, position: KnownPosition, to: int) -> tuple[Move, _Pending]:
         pending = self._pending.get(name)
         if pending is not None and pending.position is position:
             return self._on(name, pending, position, to)
         move = position.move_to(to)
-        return move, _Pending(position, to, move[3])
+        return move, _Pending(position, to, move[3], position.owner)
 
     def _on(
         self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
@@ -299,7 +340,7 @@ class MovePlanner:
             self._positions.incarnation(name[1]) if position is None else position.incarnation
         )
         move = (pending.to, to, incarnation, pending.version)
-        return move, _Pending(position, to, pending.version)
+        return move, _Pending(position, to, pending.version, pending.owner)
 
     def accepted(self, group: str, planned: Planned) -> None:
         """Record that the server has accepted the moves. The commit will apply them."""
@@ -328,3 +369,24 @@ class MovePlanner:
 def moves_of(planned: Planned) -> dict[str, Move]:
     """Return the planned moves as a mapping from each path to its move."""
     return {path: move for path, (move, _) in planned.items()}
+
+
+class MembersMoves(NamedTuple):
+    """The moves of one member, or of no member. `epochs` are its epochs of the streams, by path."""
+
+    member: str | None
+    epochs: dict[str, int]
+    moves: dict[str, Move]
+
+
+def moves_by_member(planned: Planned) -> list[MembersMoves]:
+    """Return the planned moves, with those of each member apart."""
+    parts: dict[str | None, MembersMoves] = {}
+    for path, (move, pending) in planned.items():
+        owner = pending.owner
+        member = None if owner is None else owner.member
+        part = parts.setdefault(member, MembersMoves(member, {}, {}))
+        part.moves[path] = move
+        if owner is not None:
+            part.epochs[path] = owner.epoch
+    return list(parts.values())

@@ -59,6 +59,35 @@ class StreamName(Struct):
     incarnation: str | None = None
 
 
+class MessageReader(Protocol):
+    """Reads messages page by page. See `PageReader`."""
+
+    @property
+    def offset(self) -> str:
+        """The offset after the last page."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True after the first response."""
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if the last response reached the tail."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the last response reached the end of what is closed."""
+
+    def begin(self) -> Flow[None]:
+        """Decide where to begin, if that depends on the present tail."""
+
+    def next_page(self) -> Flow[list[Message] | None]:
+        """Return the next messages, or None if the read has ended. The list can be empty."""
+
+    def hang_up(self) -> Flow[None]:
+        """Close what is open between two pages."""
+
+
 class PageReader:
     """Reads a stream page by page, starting at `offset`.
 
@@ -206,7 +235,7 @@ class FetchedMessages:
     Base class of the iterators that `read` and `tail` return.
     """
 
-    def __init__(self, reader: PageReader) -> None:
+    def __init__(self, reader: MessageReader) -> None:
         self._reader = reader
         self._ready: deque[Message] = deque()
         self._returned: Message | None = None  # the last message of the present page

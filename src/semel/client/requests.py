@@ -245,7 +245,7 @@ class CreateHeaders(Struct, frozen=True):
         """The headers of the request. Raises ValueError if the ttl, a time or a path is invalid."""
         fields = {
             "Content-Type": self.content_type,
-            "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),
+            "Stream-TTL": None if self.ttl is None else str(ttl_seconds(self.ttl)),
             "Stream-Expires-At": None
             if self.expires_at is None
             else print_instant(milliseconds(self.expires_at)),
@@ -268,8 +268,9 @@ def _print_dedup(dedup: DedupSetting) -> str | None:
     return dedup if dedup is None or isinstance(dedup, str) else ("off", "on")[dedup]
 
 
-def _print_ttl(ttl: int | timedelta) -> str:
+def ttl_seconds(ttl: int | timedelta) -> int:
+    """Return a time to live in seconds. Raises ValueError if it is not a whole number from 0 on."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if seconds != int(seconds) or seconds < 0:
         raise ValueError(f"ttl={seconds} is invalid; expected a whole number of seconds, 0 or more")
-    return str(int(seconds))
+    return int(seconds)

@@ -61,6 +61,10 @@ _LACKING: Final = frozenset(
         "unknown_sink",
         "snapshot_not_found",
         "policy_not_found",
+        "topic_not_found",
+        "partition_not_found",
+        "group_not_found",
+        "unknown_member",
         "token_not_found",
         "thing_not_found",
     }

@@ -1,9 +1,10 @@
 """The calls on a stream. They build requests and interpret responses, but do no I/O."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -13,7 +14,8 @@ from semel.client import errors
 from semel.client.addresses import STREAM_PATH, Address, StreamPlace
 from semel.client.extras import Extras
 from semel.client.flows import Exchanged, Flow, RetrySafety, ask
-from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, Request, query
+from semel.client.grouping import Grouper
+from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, Fields, Request, query
 from semel.client.response_parser import Response
 from semel.client.values import (
     Receipt,
@@ -77,6 +79,7 @@ class DedupKnowledge(Struct, frozen=True):
         return f"did not always recognise duplicates: this was switched on at offset {offset}"
 
 
+NO_KNOWLEDGE: Final = DedupKnowledge()
 _DEDUP_OFF: Final = "does not recognise duplicates (Stream-Dedup: off)"
 
 
@@ -107,14 +110,12 @@ class StreamCalls:
         self.is_unguarded = False
         self.dedup_from: str | None = None
         self.end: str | None = None  # an offset that the stream has reached
+        self.grouper: Grouper | None = None  # only for a topic that is known
 
-    def retrying_forever(self) -> "StreamCalls":
+    def retrying_forever(self) -> Self:
         """Return a copy that does not limit the number of retries. The timeout still applies."""
-        calls = StreamCalls(replace(self.site, retries=None), self.path, self.place)
-        calls.content_type, calls.is_semel = self.content_type, self.is_semel
-        calls.incarnation, calls.is_stale = self.incarnation, self.is_stale
-        calls.is_unguarded, calls.dedup_from = self.is_unguarded, self.dedup_from
-        calls.end = self.end
+        calls = copy(self)
+        calls.site = replace(self.site, retries=None)
         return calls
 
     def known(self) -> DedupKnowledge:
@@ -272,8 +273,14 @@ class StreamCalls:
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
         return receipt_of(exchange.expect(200, 204), conditions)
 
-    def known_type(self) -> Flow[str]:
-        """Return the stream's media type. If it is not cached or stale, ask the server."""
+    def receipt(self, response: Response, conditions: AppendHeaders) -> Receipt:
+        """Return the receipt for a successful append. Raises ProtocolError if it is invalid."""
+        return receipt_of(response, conditions)
+
+    def known_type(self, given: str | None = None) -> Flow[str]:
+        """Return `given`, or the stream's media type. If that is not known, ask the server."""
+        if given is not None:
+            return given
         content_type = self.content_type
         if content_type is None or self.is_stale:
             content_type = (yield from self.head()).content_type
@@ -286,13 +293,15 @@ class StreamCalls:
         if not self.is_semel:
             raise errors.NotSupported(f"this server does not support {call}")
 
-    def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
-        """Append an encoded body and return the receipt.
+    def post(
+        self, body_type: str, body: bytes, conditions: AppendHeaders, fields: Fields = ()
+    ) -> Flow[Receipt]:
+        """Append an encoded body and return the receipt. `fields` are more headers of the request.
 
         Raises Indeterminate if an attempt got no response, and no later attempt showed whether the
         body was stored.
         """
-        headers = (("Content-Type", body_type), *conditions.headers)
+        headers = (("Content-Type", body_type), *fields, *conditions.headers)
         is_recognised = conditions.is_tagged and (conditions.is_staged or not self.is_unguarded)
         is_safe = is_recognised or conditions.is_guarded
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
@@ -308,7 +317,7 @@ class StreamCalls:
             stream=self.path,
         )
         if exchange.response.status < 400:
-            receipt = receipt_of(exchange.expect(200, 204), conditions)
+            receipt = self.receipt(exchange.expect(200, 204), conditions)
             if conditions.is_tagged and not conditions.is_staged:
                 self.is_unguarded = is_unguarded_append(exchange.response)
             self.end = receipt.next_offset or self.end
@@ -474,4 +483,6 @@ def _bodiless(exchange: Exchanged, path: str) -> errors.ClientError:
         return errors.StreamNotFound(f"there is no stream {path}", status=404)
     if isinstance(error, errors.StreamGone):
         return errors.StreamGone(f"the stream {path} was deleted", status=410)
+    if isinstance(error, errors.Refused) and error.status == 409:  # there is no other 409 to HEAD
+        return errors.IsTopic(f"{path} is a topic, not a stream", status=409)
     return error

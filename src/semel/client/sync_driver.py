@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
-from semel.client.reading import FetchedMessages, PageReader
+from semel.client.reading import FetchedMessages, MessageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -342,7 +342,7 @@ class Read(FetchedMessages, Iterator[Message]):
     """
 
     def __init__(
-        self, driver: SyncDriver, reader: PageReader, limit: int | None, timeout: float
+        self, driver: SyncDriver, reader: MessageReader, limit: int | None, timeout: float
     ) -> None:
         super().__init__(reader)
         self._driver = driver
@@ -386,7 +386,7 @@ class Tail(FetchedMessages, Iterator[Message]):
     def __init__(
         self,
         driver: SyncDriver,
-        reader: PageReader,
+        reader: MessageReader,
         timeout: float,
         before: Callable[[], object] | None = None,
     ) -> None:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from semel.client import errors
 from semel.client.extras import Extras
 from semel.client.flows import Exchanged, Flow, T
-from semel.client.group_calls import cursor_of, end_offset_of
-from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
+from semel.client.group_calls import GroupCursor, cursor_of, end_offset_of
+from semel.client.known_streams import KnownStreams
+from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_by_member
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
 from semel.client.server_calls import decoded, get, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
@@ -115,6 +116,7 @@ class TransactionCalls:
         self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
+        self._cursors: dict[tuple[str, str], GroupCursor] = {}  # of messages that it commits
 
     @property
     def token(self) -> str:
@@ -172,6 +174,13 @@ class TransactionCalls:
         """Allow the transaction to write to more streams."""
         yield from self._call("streams", AddStreamsRequest, streams=list(streams))
 
+    def append_to(
+        self, streams: KnownStreams, stream: object, values: Sequence[Any], extras: Extras
+    ) -> Flow[Receipt]:
+        """Append messages to a stream or a topic. See `append`."""
+        self._require_open()
+        return (yield from self.append((yield from streams.find(stream)), values, extras))
+
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
         """Append messages with the next sequence. A retry uses the same sequence again."""
         self._require_open()
@@ -216,18 +225,31 @@ class TransactionCalls:
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
         )
-        yield from self._add(cursor.group, planned, {cursor.path: metadata})
+        try:
+            yield from self._add(cursor.group, planned, {cursor.path: metadata})
+        except errors.PositionRefused as error:
+            cursor.note_refusal(error)
+            raise
+        self._cursors[cursor.group, cursor.path] = cursor
 
     def _add(
         self, group: str, planned: Planned, metadata: Mapping[str, Metadata | None] | None
     ) -> Flow[None]:
-        targets = targets_of(moves_of(planned), metadata)
+        targets_of({path: move for path, (move, _) in planned.items()}, metadata)  # checks both
         # The transaction must not be committed without these moves. Therefore the positions stay
         # in `_refused` until the server has accepted the moves, even if the caller abandons this
         # flow.
         names = {(group, path) for path in planned}
         self._refused |= names
-        yield from self._call("offsets", AddOffsetsRequest, group=group, offsets=targets)
+        for part in moves_by_member(planned):
+            yield from self._call(
+                "offsets",
+                AddOffsetsRequest,
+                group=group,
+                offsets=targets_of(part.moves, _only(part.moves, metadata)),
+                member=part.member,
+                epochs=part.epochs,
+            )
         self._refused -= names
         self._moving.accepted(group, planned)
 
@@ -256,8 +278,9 @@ class TransactionCalls:
         except errors.Indeterminate as error:
             error.advice = _FIND_OUT.format(token=self.token)
             raise
-        except errors.Refused:
+        except errors.Refused as error:
             self.state = self.state if self.is_ended else before
+            self._note_refusal(error)
             raise
         self.result = decoded(exchange.response, CommitResult)
         self.committed()
@@ -279,6 +302,13 @@ class TransactionCalls:
         """Record that the transaction was aborted, either by `abort` or by a different call."""
         self.state = ABORTED
         self._moving.dropped()
+
+    def _note_refusal(self, error: errors.Refused) -> None:
+        """Tell the reader whose position could not be moved."""
+        if isinstance(error, errors.PositionRefused):
+            cursor = self._cursors.get((error.group or "", error.stream or ""))
+            if cursor is not None:
+                cursor.note_refusal(error)
 
     def _conditions(self, seq: int) -> AppendHeaders:
         if self.kind == KIND_STAGED:
@@ -338,6 +368,13 @@ class TransactionCalls:
     def _wrong_state(self, state: str) -> errors.InvalidTransactionState:
         message = f"transaction {self.id}: {state}"
         return errors.InvalidTransactionState(message, facts={"state": self.state})
+
+
+def _only(
+    moves: Mapping[str, object], metadata: Mapping[str, Metadata | None] | None
+) -> dict[str, Metadata | None]:
+    """Return the metadata of the streams in `moves`."""
+    return {path: each for path, each in (metadata or {}).items() if path in moves}
 
 
 # ---- transactions by token -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ Values that are JSON documents are defined in `semel.wire.schema`, because the s
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -50,6 +50,7 @@ __all__ = [
     "Moves",
     "Offset",
     "OnCommit",
+    "Origin",
     "PinnedRange",
     "PinnedStep",
     "ProducerClaim",
@@ -131,6 +132,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
     _decoded: Any | UnsetType = UNSET
     on_commit: OnCommit | None = None
     source: Any = None
+    letter: "Letter | None" = None
 
     @property
     def value(self) -> Any:
@@ -147,12 +149,26 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         return self._decoded
 
     def _undecodable(self, error: Exception) -> UndecodableMessage:
-        stream = getattr(self.source, "path", None)
         where = "" if self.offset is None else f" at offset {self.offset}"
-        where += "" if stream is None else f" of stream {stream}"
+        where += "" if self.stream is None else f" of stream {self.stream}"
         return UndecodableMessage(
             f"the message{where} cannot be decoded as {self.content_type}: {error}"
         )
+
+    @property
+    def stream(self) -> str | None:
+        """The path of the stream that has the message, or None if the reader is not known.
+
+        For a message of a topic, this is the stream of its partition, such as `orders/3`.
+        """
+        path: str | None = getattr(self.source, "path", None)
+        return path
+
+    @property
+    def partition(self) -> int | None:
+        """The partition of the topic that has the message. None if it was not read from a topic."""
+        partition: int | None = getattr(self.source, "partition", None)
+        return partition
 
     @property
     def offset(self) -> str | None:
@@ -169,6 +185,25 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         if offset is None or self.source is None:
             return offset
         return ReadOffset(offset, self.source)
+
+    @property
+    def origin(self) -> "Origin":
+        """The stream and the offset of the message.
+
+        A message from the retry stream of a group was rejected before. For such a message, this is
+        where it was first read, and `stream` and `offset` are its place in the retry stream.
+        """
+        return Origin(self.stream, self.offset) if self.letter is None else self.letter.origin
+
+    @property
+    def attempts(self) -> int:
+        """How often the processing of the message has failed before, as far as that is known.
+
+        It counts the attempts before the message was rejected, and crashes of members that were
+        processing it.
+        """
+        crashes: int = getattr(self.on_commit, "crashes", lambda _: 0)(self)
+        return crashes + (0 if self.letter is None else self.letter.attempts)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -188,8 +223,24 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         the position. Raises ValueError if the message was not read for a group.
         """
         if self.on_commit is None:
-            raise ValueError("only a message that tail(group=...) returned can be committed")
+            raise ValueError(
+                "only a message that consume(...) or tail(group=...) returned can be committed"
+            )
         return self.on_commit(self, metadata)
+
+    def reject(self, reason: str = "rejected") -> Any:
+        """Store the message as a dead letter of its group, and move the group past the message.
+
+        Both happen in one commit. The dead letter has the message and the `reason`. With
+        AsyncClient, await the result. Raises what `commit` raises. Raises TooLarge if not even a
+        dead letter without the value fits into a request.
+        """
+        reject = getattr(self.on_commit, "reject", None)
+        if reject is None:
+            raise ValueError(
+                "only a message that consume(...) or tail(group=...) returned can be rejected"
+            )
+        return reject(self, reason)
 
     def __eq__(self, other: object) -> bool:
         """Return True if both messages have the same content. Their readers are not compared."""
@@ -213,6 +264,25 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
 
     def __repr__(self) -> str:
         return f"Message(offset={self.offset!r}, raw={self.raw[:80]!r})"
+
+
+class Origin(NamedTuple):
+    """The stream that a message was first read from, and its offset there."""
+
+    stream: str | None
+    offset: str | None
+
+
+class Letter(Protocol):
+    """What a dead letter says about its message."""
+
+    @property
+    def origin(self) -> Origin:
+        """The stream that the message was first read from, and its offset there."""
+
+    @property
+    def attempts(self) -> int:
+        """How often the processing of the message has failed."""
 
 
 class Receipt(Struct, frozen=True):

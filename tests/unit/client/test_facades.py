@@ -21,7 +21,7 @@ def classes() -> Iterator[tuple[type, type]]:
         sync = import_module(f"semel.client.sync.{module}")
         for name, member in vars(aio).items():
             if inspect.isclass(member) and member.__module__ == aio.__name__:
-                yield member, getattr(sync, NAMES[name])
+                yield member, getattr(sync, NAMES.get(name, name))
 
 
 def methods(facade: type) -> dict[str, Any]:

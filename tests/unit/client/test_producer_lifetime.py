@@ -12,8 +12,8 @@ from semel.client.errors import (
     Unavailable,
 )
 from semel.client.producer.batches import ProducerBatch
-from semel.client.producer.core import RENEWAL_SECONDS
 from semel.client.producer.outcomes import BatchAck
+from semel.client.producer.settings import RENEWAL_SECONDS
 from semel.client.stream_calls import DedupKnowledge
 from semel.model.offsets import print_offset
 from tests.unit.client.producer_model import Answer, Network, make

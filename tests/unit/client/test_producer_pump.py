@@ -13,8 +13,8 @@ from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
+from semel.client.producer.encoding import BodyEncoder
 from semel.client.producer.opening import OpenResult, open_producer
-from semel.client.producer.pump import BodyEncoder
 from semel.client.producer.settings import ProducerSettings
 from semel.client.producer.sync_producer import background
 from semel.client.response_parser import Response
@@ -531,8 +531,8 @@ def test_what_a_message_cannot_carry_is_refused_before_it_spoils_a_batch() -> No
         packing.checked_extra(b"1", b"k" * 100_000, None, None)
     with pytest.raises(ValueError, match="time zone"):
         packing.checked_extra(b"1", None, None, datetime(2030, 1, 1))
-    with pytest.raises(TypeError, match="bytes or str"):
-        packing.checked_extra(b"1", 7, None, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="str, bytes or int"):
+        packing.checked_extra(b"1", 7.5, None, None)  # type: ignore[arg-type]
     with pytest.raises(TooLarge):
         packing.checked_extra(b"x" * (4 * 1024 * 1024 - 600), b"k" * 500, None, None)
     with pytest.raises(NotSupported):

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.client import commit_calls, errors, group_calls, txn_calls
+from semel.client import commit_calls, errors, group_calls, known_streams, txn_calls
 from semel.client.commit_calls import CommitId, KnownStreams, Parts
 from semel.client.extras import Extras
 from semel.client.flows import Flow, Lost, NotSent, Pause, RetrySafety
@@ -742,7 +742,7 @@ def test_the_name_of_a_processor_is_that_of_its_group_and_inputs() -> None:
 def test_a_client_forgets_streams_before_they_fill_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(commit_calls, "_KNOWN_STREAMS_MAX", 2)
+    monkeypatch.setattr(known_streams, "_KNOWN_STREAMS_MAX", 2)
     found = KnownStreams(SITE)
     first = found.calls("a")
     assert found.calls("a") is first

@@ -2,29 +2,38 @@
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
+from weakref import WeakSet
 
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
-from semel.client.aio.access import AsyncAccess
-from semel.client.aio.stream import AsyncGroup, AsyncStream
+from semel.client.aio.catalog import AsyncAccess, AsyncCatalog
+from semel.client.aio.consumer import AsyncConsumer
+from semel.client.aio.group import AsyncDeadLetters, AsyncGroup
+from semel.client.aio.processing import Task, process_alone, process_together
+from semel.client.aio.stream import AsyncStream
+from semel.client.aio.topic import AsyncTopic
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.appenders import AsyncAppender
-from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
+from semel.client.async_driver import AsyncDriver, AsyncLock
+from semel.client.commit_sequence import CommitSequence
 from semel.client.computed import AsyncFieldValue
+from semel.client.consumer_options import (
+    ConsumerOptions,
+    consumer_settings,
+    find_topics,
+    names_of,
+)
 from semel.client.credentials import chosen_token
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     AsyncTransform,
-    ProcessLoop,
     ProducerPool,
-    async_transform,
     check_owner,
 )
 from semel.client.producer.async_producer import AsyncProducer
@@ -32,6 +41,7 @@ from semel.client.producer.facade import retire_seconds
 from semel.client.producer.opening import OpenProducers
 from semel.client.producer.settings import EXPIRES_SECONDS
 from semel.client.stream_calls import ServerConfig
+from semel.client.topic_calls import TopicConfig
 from semel.client.transport import (
     CLIENT_DEFAULT,
     CONNECT_SECONDS,
@@ -44,18 +54,13 @@ from semel.client.transport import (
 )
 from semel.client.values import (
     KIND_INLINE,
-    CommitResult,
-    Metadata,
-    Moves,
-    Offset,
-    Policy,
     Registration,
-    StreamEntry,
-    TransactionStatus,
 )
 
+Input = str | AsyncStream | AsyncTopic
 
-class AsyncClient:
+
+class AsyncClient(AsyncCatalog):
     """A client of one server. It keeps connections open and reuses them.
 
     Several threads can share a `Client`. An `AsyncClient` can be used in one event loop at a time.
@@ -139,13 +144,18 @@ class AsyncClient:
         # The transactions that this client has begun and that have not ended.
         self.unresolved: txn_calls.Unresolved = {}
         self.pool = ProducerPool()
+        # The commits that store dead letters and replay them. The lock is held during each of them.
+        self.letters = CommitSequence(self.known_streams)
+        self.letters_lock = AsyncLock()
         self._registering = AsyncLock()  # concurrent registrations would fence each other
         self._producers: OpenProducers[AsyncProducer] = OpenProducers()
+        self._consumers: WeakSet[AsyncConsumer] = WeakSet()
         reset_in_child(self)
 
     def _after_fork(self) -> None:
         """Forget what belongs to the parent: its registrations, transactions and producers."""
         self.pool, self.unresolved, self._producers = ProducerPool(), {}, OpenProducers()
+        self.letters, self._consumers = CommitSequence(self.known_streams), WeakSet()
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,6 +188,8 @@ class AsyncClient:
     async def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until appends and the messages of producers are stored, then close the client.
 
+        Consumers leave their groups.
+
         Raises Indeterminate if some messages of producers are not stored within `timeout`. The
         client does not send these messages again. Later calls raise ClientClosed.
         """
@@ -189,38 +201,23 @@ class AsyncClient:
             stack.push_async_callback(self._retire_generated, deadline)
             for producer in self._producers.remove_all():
                 stack.push_async_callback(producer.close_by, deadline)
+            for consumer in list(self._consumers):
+                stack.push_async_callback(consumer.close, timeout)
 
     async def _retire_generated(self, deadline: float) -> None:
         """Send the appends that wait. Retire the producers that this client has generated.
 
-        These are the producers of plain appends, and of transactions without a producer id.
+        These are the producers of plain appends, of transactions without a producer id, and of
+        commits that store dead letters.
         """
-        entries = [*await self.appender.close(deadline), *self.pool.remove_idle()]
+        entries = [
+            *await self.appender.close(deadline),
+            *self.pool.remove_idle(),
+            *self.letters.retirements(),
+        ]
         with suppress(Exception):  # they expire by themselves, whatever fails here
             flow = server_calls.retire_producers(self.site, entries)
             await self.run(flow, retire_seconds(deadline))
-
-    # ---- running flows ---------------------------------------------------------------------------
-
-    async def run(self, flow: Flow[T], timeout: Timeout = CLIENT_DEFAULT) -> T:
-        """Run a flow (the requests of one call). Raises a SemelError after `timeout` seconds."""
-        return await self.driver.run(flow, seconds_of(timeout, self.timeout))
-
-    async def run_until_stopped(
-        self,
-        flow: Flow[T],
-        stop: AsyncStop,
-        *,
-        silence: Timeout = CLIENT_DEFAULT,
-    ) -> T:
-        """Run a flow (the requests of one call) without a deadline. Return the flow's result.
-
-        The flow waits while the server is unreachable. A request counts as lost if no byte of its
-        response comes for `silence` seconds. Once `stop` is set, the flow fails with Unavailable or
-        Indeterminate.
-        """
-        silence_seconds = seconds_of(silence, self.timeout)
-        return await self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -247,51 +244,26 @@ class AsyncClient:
             other = self._others.setdefault(address, client)
         return other
 
-    async def streams(
-        self, prefix: str = "", *, after: str | None = None, timeout: Timeout = CLIENT_DEFAULT
-    ) -> AsyncIterator[StreamEntry]:
-        """Yield the streams whose paths begin with `prefix`, sorted by path.
+    def topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        content_type: str | None = None,
+        *,
+        partitioner: str | None = None,
+    ) -> AsyncTopic:
+        """Return the topic with this name. Nothing is sent.
 
-        With `after`, yield only the streams after this path.
+        With `partitions`, the first use creates the topic if it is missing, for JSON by default. It
+        raises TopicConflict if the topic has fewer partitions or another configuration. See the
+        topic's `create`.
         """
-        while True:
-            page = await self.run(server_calls.list_streams(self.site, prefix, after), timeout)
-            for entry in page.streams:
-                yield entry
-            if page.next is None:
-                return
-            after = page.next
-
-    async def policies(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[Policy]:
-        """Return all policies: what holds for every stream below a prefix, now and later."""
-        return await self.run(server_calls.list_policies(self.site), timeout)
-
-    async def policy(self, prefix: str, *, timeout: Timeout = CLIENT_DEFAULT) -> Policy:
-        """Return the policy of a prefix. The prefix "" is the whole server.
-
-        Raises PolicyNotFound if the prefix has no policy.
-        """
-        return await self.run(server_calls.show_policy(self.site, prefix), timeout)
-
-    async def set_policy(
-        self, prefix: str, *, dedup: bool, timeout: Timeout = CLIENT_DEFAULT
-    ) -> Policy:
-        """Set whether the streams below a prefix recognise duplicates, now and later.
-
-        A prefix consists of whole segments: "orders" holds for the streams orders and orders/eu,
-        but not for orders2. The prefix "" is the whole server. The policy with the longest prefix
-        wins, and a stream's own setting wins over all. A stream that exists is switched by its next
-        append outside transactions.
-        """
-        return await self.run(server_calls.set_policy(self.site, prefix, dedup=dedup), timeout)
-
-    async def delete_policy(self, prefix: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Delete the policy of a prefix. Raises PolicyNotFound if the prefix has no policy."""
-        await self.run(server_calls.delete_policy(self.site, prefix), timeout)
-
-    async def health(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, Any]:
-        """Return the health report. Its `status` is "full" if the disk is full, otherwise "ok"."""
-        return await self.run(server_calls.health(self.site), timeout)
+        config = None
+        if partitions is not None:
+            config = TopicConfig(partitions, content_type, partitioner)
+        elif content_type is not None or partitioner is not None:
+            raise ValueError("content_type and partitioner need partitions; pass it, too")
+        return AsyncTopic(self, name, config)
 
     async def register_producer(
         self, id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
@@ -331,7 +303,7 @@ class AsyncClient:
         producer_epoch: int | None = None,
         kind: str = KIND_INLINE,
         timeout: float = 60.0,
-        streams: Iterable[str | AsyncStream] = (),
+        streams: Iterable[str | AsyncStream | AsyncTopic] = (),
     ) -> AsyncTransaction:
         """Return a transaction. An `async with` block begins it, and commits or aborts it.
 
@@ -357,80 +329,21 @@ class AsyncClient:
             registration=check_owner(producer_id, producer_epoch),
         )
 
-    async def transaction_status(
-        self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
-    ) -> TransactionStatus:
-        """Return the status of a transaction. `token` is the transaction's token or its id.
-
-        If `token` is an id, return the status of the newest transaction with this id.
-        """
-        return await self.run(txn_calls.status(self.site, token), timeout)
-
-    async def commit_prepared(
-        self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
-    ) -> CommitResult:
-        """Commit a prepared transaction. Any client can do this.
-
-        A repeated call returns the same result.
-        """
-        return await self.run(
-            txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved), timeout
-        )
-
-    async def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Abort a prepared transaction. Any client can do this.
-
-        A repeated call changes nothing.
-        """
-        await self.run(
-            txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved), timeout
-        )
-
-    async def commit(
-        self,
-        *,
-        producer_id: str,
-        seq: int,
-        epoch: int = 0,
-        appends: Mapping[str, Iterable[Any]] | None = None,
-        offsets: Mapping[str, Moves] | None = None,
-        if_: Mapping[str, Offset] | None = None,
-        transactions: Sequence[str] = (),
-        metadata: Mapping[str, Mapping[str, Metadata]] | None = None,
-        timeout: Timeout = CLIENT_DEFAULT,
-    ) -> CommitResult:
-        """Append to streams and set the positions of groups, in one commit: all or nothing.
-
-        `producer_id`, `epoch` and `seq` identify the commit. `seq` counts 0, 1, 2, and so on. A
-        repeated call changes nothing, even after a crash. It returns the first result, with
-        `duplicate` set.
-
-        `appends` maps each stream to its values. `offsets` has the form {group: {stream: move}}.
-        A move is a pair (from, to) or a message's `next_offset`. For a pair, PositionConflict is
-        raised if the group is not at `from`. For a `next_offset`, PositionConflict is raised if
-        another client or reader has changed the position since the message's reader was opened.
-        `metadata` has the form {group: {stream: {name: value}}}. It is stored with the positions.
-
-        `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
-        `transactions` lists tokens of this producer's staged transactions, to commit them as well.
-        """
-        flow = commit_calls.commit_known_parts(
-            self.known_streams,
-            commit_calls.CommitId(producer_id, epoch, seq),
-            commit_calls.Parts(
-                appends or {}, offsets or {}, if_ or {}, transactions, metadata or {}
-            ),
-            self.positions,
-        )
-        result = await self.run(flow, timeout)
-        txn_calls.note_listed(self.unresolved, transactions)
-        return result
-
     # ---- groups, sinks, processing ---------------------------------------------------------------
 
     def group(self, name: str) -> AsyncGroup:
         """Return the group with the name `name`. Nothing is sent."""
         return AsyncGroup(self, name)
+
+    def dead_letters(
+        self, group: str, *, stream: str | AsyncStream | None = None
+    ) -> AsyncDeadLetters:
+        """Return the dead letters of a group. Nothing is sent.
+
+        `stream` is the stream that has them, such as the error stream of a pipeline. By default, it
+        is the one in which the group's members store the messages that they reject.
+        """
+        return AsyncDeadLetters(self, group, stream)
 
     def sink(self, app: str) -> AsyncSink:
         """Return the sink of the application `app`. Nothing is sent.
@@ -443,53 +356,91 @@ class AsyncClient:
         """Return what the server stores about all sinks."""
         return await self.run(commit_calls.list_sink_infos(self.site), timeout)
 
+    def consume(
+        self,
+        inputs: Input | Iterable[Input] = (),
+        *,
+        group: str,
+        streams: Iterable[str | AsyncStream] = (),
+        topics: Iterable[str | AsyncTopic] = (),
+        patterns: Iterable[str] = (),
+        live: bool = True,
+        timeout: Timeout = CLIENT_DEFAULT,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer:
+        """Return a consumer: a member of a group that shares the work with its other members.
+
+        Each stream belongs to one member at a time, so each message is delivered to one of them. A
+        message that is not committed is delivered again. When members join, leave or crash, their
+        streams go to others. The order of the messages of each key is kept, also when a topic
+        grows. Only committed messages are read.
+
+        `inputs` are names of topics or streams, topic or stream objects, and patterns: texts with a
+        segment `*` (one segment) or `**` (any number of segments). `streams`, `topics` and
+        `patterns` say which is which. The options are described in `ConsumerOptions`.
+
+        The iteration ends when all streams are closed and read to the end. With live=False, it ends
+        when the present tails are reached. `timeout` limits the first join. After that, the
+        consumer waits while the server is unreachable.
+        """
+        consumer = AsyncConsumer(
+            self,
+            group,
+            names_of(self.site, inputs, streams, topics, patterns),
+            consumer_settings(options),
+            is_live=live,
+            timeout=timeout,
+        )
+        self._consumers.add(consumer)
+        return consumer
+
     async def process(
         self,
         group: str,
-        inputs: str | AsyncStream | Iterable[str | AsyncStream],
+        inputs: Input | Iterable[Input],
         function: AsyncTransform,
         *,
         live: bool = True,
         max_messages: int = 1000,
+        workers: int | None = None,
         producer_id: str | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
+        **options: Unpack[ConsumerOptions],
     ) -> int:
-        """Read input streams, transform the messages and store the outputs, exactly once.
+        """Read inputs, transform the messages and store the outputs, exactly once.
 
         `function` is called with a batch of messages from one input, `batch.stream`. It returns
-        None, or a mapping from output streams to lists of values. With `AsyncClient` it can be a
-        coroutine function. If it raises an exception, this call raises it and stores nothing for
-        the batch.
+        None, or a mapping from output streams or topics to lists of values. A value with a key is
+        `semel.Keyed(value, key)`. With `AsyncClient` it can be a coroutine function. Its outputs
+        and the group's new position are stored in one commit. If they do not fit into one, it is
+        called again with half as many messages. Its other effects can happen more than once.
 
-        The outputs and the group's new position are stored in one commit. If the outputs do not fit
-        into one commit, `function` is called again with half as many messages. Effects of
-        `function` other than its outputs can happen more than once.
+        With `workers`, so many workers share the inputs with each other and with those of other
+        processes, as `consume` does: in threads, or in tasks of an `AsyncClient`. Topics and
+        patterns always have workers. If `function` raises an exception, it is called again with
+        single messages, and a message for which it fails too often becomes a dead letter.
+
+        Without `workers`, this call reads the inputs alone. It fences earlier calls with the same
+        `producer_id`, which depends on the group and the inputs: they raise TransactionFenced. If
+        `function` raises an exception, this call raises it and stores nothing for the batch. Raises
+        PositionConflict if another client changes the group's position.
 
         Return the number of processed messages when all inputs are closed and read to the end. With
-        live=False, return when the present tails are reached.
-
-        Raises TooLarge if the outputs of one message do not fit into a commit. Raises
-        PositionConflict if another client changes the group's position. Raises TransactionFenced if
-        a newer instance with the same `producer_id` has begun. The default `producer_id` is derived
-        from the group and the inputs.
-
-        `timeout` limits only the requests before the first batch is read. After that, the call
-        waits while the server is unreachable.
+        live=False, return when the present tails are reached. Raises TooLarge if the outputs of one
+        message do not fit into a commit. `timeout` limits only the requests before the first batch.
         """
-        seconds = seconds_of(timeout, self.timeout)
-        loop = ProcessLoop(
-            self.site,
-            group,
-            inputs,
-            producer_id=producer_id,
-            is_live=live,
-            max_messages=max_messages,
-            silence_seconds=seconds,
-        )
-        await self.run(loop.begin(), seconds)
-        count = 0
-        while (batch := await self.run(loop.next_batch(), None)) is not None:
-            outputs = await async_transform(function, batch)
-            if await self.run(loop.commit(batch, outputs), None):
-                count += len(batch)
-        return count
+        names = names_of(self.site, inputs)
+        if workers is None and not options and not names.has_sharing:
+            names = await self.run(find_topics(self.site, names), timeout)
+        task = Task(group, function, live, max_messages, timeout)
+        if workers is None and not options and not names.has_sharing:
+            return await process_alone(self, task, names.streams, producer_id)
+        if producer_id is not None:
+            raise ValueError("each of the workers has a producer of its own; pass no producer_id")
+        settings = consumer_settings(options).of_workers(1 if workers is None else workers)
+        consumers = [
+            AsyncConsumer(self, group, names, each, is_live=live, timeout=timeout)
+            for each in settings
+        ]
+        self._consumers.update(consumers)
+        return await process_together(self, task, consumers)

@@ -1,14 +1,15 @@
-"""Streams, and the groups that read streams."""
+"""Streams: appending to them, reading them, and their producers."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
 from semel.client.addresses import StreamPlace
-from semel.client.async_driver import AsyncLock, AsyncRead, AsyncTail
+from semel.client.aio.group import AsyncMessageCommitter
+from semel.client.async_driver import AsyncRead, AsyncTail
 from semel.client.extras import Extras, Headers, Key, extras_of
 from semel.client.pending_append import PendingAppend
 from semel.client.producer.async_producer import AsyncProducer
@@ -21,10 +22,6 @@ from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
 from semel.client.values import (
     READ_COMMITTED,
     START,
-    Message,
-    Metadata,
-    Moves,
-    PinnedStep,
     ProducerState,
     Receipt,
     RetiredEntry,
@@ -273,7 +270,11 @@ class AsyncStream:
         With a `group`, reading begins at the group's position in this stream, or at `offset` if the
         group has none. Reading does not change the position. `await message.commit()` moves the
         group to the offset after the message. After `await txn.commit_message(message)`, the commit
-        of `txn` moves the group to this offset.
+        of `txn` moves the group to this offset. `await message.reject(reason)` stores the message
+        as a dead letter of the group.
+
+        This does not share the stream: a second tail of the same group reads the same messages.
+        With the client's `consume`, several workers share the streams of a group.
 
         If a pending transaction can change the position, reading first waits until the transaction
         has ended, but at most 5 seconds or half the `timeout`, whichever is shorter. If your
@@ -376,85 +377,3 @@ class AsyncStream:
     async def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove the stream's record of a producer. The producer's sequences restart at 0."""
         await self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
-
-
-# ---- groups --------------------------------------------------------------------------------------
-
-
-class AsyncGroup:
-    """Readers that share one position in each stream. The server stores the positions."""
-
-    def __init__(self, client: "AsyncClient", name: str) -> None:
-        self.name = name
-        self._client = client
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
-    async def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Return the group's positions, as a mapping from each stream to an offset.
-
-        Streams in which the group has no position are left out. This call does not wait for pending
-        transactions.
-        """
-        return await self._client.run(group_calls.positions(self._client.site, self.name), timeout)
-
-    async def metadata(
-        self, *, timeout: Timeout = CLIENT_DEFAULT
-    ) -> dict[str, dict[str, str | int]]:
-        """Return what the last moves stored with the group's positions, for each stream.
-
-        Streams whose position has no metadata are left out.
-        """
-        return await self._client.run(
-            group_calls.group_metadata(self._client.site, self.name), timeout
-        )
-
-    async def set(
-        self,
-        moves: Moves,
-        *,
-        metadata: Mapping[str, Metadata] | None = None,
-        timeout: Timeout = CLIENT_DEFAULT,
-    ) -> dict[str, str]:
-        """Set the group's positions in all of these streams or in none. Return the new positions.
-
-        `moves` maps each stream to the new offset, or to a tuple with a condition: (from, to),
-        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
-        group is not at `from`, or if the stream's incarnation or the position's version differs.
-
-        After a move without a condition, messages read before the move can no longer be committed.
-
-        `metadata` maps streams to what is stored with the position: names with texts or 64-bit
-        integers, at most 4 KiB as JSON. A position that is moved without metadata has none.
-        """
-        client = self._client
-        flow = group_calls.set_known(client.site, self.name, moves, client.positions, metadata)
-        return await client.run(flow, timeout)
-
-    async def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
-        """Pin the group's next step: store which messages it will read. Return the pinned step.
-
-        If a step with the same number is already pinned, that step is kept and returned.
-        """
-        return await self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
-
-    async def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
-        """Return the group's last pinned step, or None if no step was ever pinned."""
-        return await self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
-
-
-class AsyncMessageCommitter:
-    """The callable that `message.commit()` uses to set a group's position.
-
-    Concurrent commits are sent one after the other.
-    """
-
-    def __init__(self, client: "AsyncClient", cursor: group_calls.GroupCursor) -> None:
-        self._client = client
-        self.cursor = cursor
-        self._lock = AsyncLock()
-
-    async def __call__(self, message: Message, metadata: Metadata | None = None) -> None:
-        async with self._lock:
-            await self._client.run(self.cursor.move(message, metadata))

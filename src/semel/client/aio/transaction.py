@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from semel.client import commit_calls, server_calls
 from semel.client.addresses import path_of
 from semel.client.aio.stream import AsyncStream
+from semel.client.aio.topic import AsyncTopic
 from semel.client.async_driver import AsyncLock
 from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
@@ -120,7 +121,7 @@ class AsyncTransaction:
             await self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     async def add_streams(
-        self, *streams: str | AsyncStream, timeout: Timeout = CLIENT_DEFAULT
+        self, *streams: str | AsyncStream | AsyncTopic, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
         """Allow the transaction to write to more streams.
 
@@ -132,7 +133,7 @@ class AsyncTransaction:
 
     async def append(
         self,
-        stream: str | AsyncStream,
+        stream: str | AsyncStream | AsyncTopic,
         value: Any,
         *,
         key: Key = None,
@@ -142,7 +143,8 @@ class AsyncTransaction:
     ) -> Receipt:
         """Append one message. It is durable when this returns, and visible after the commit.
 
-        `stream` is the path of a stream, or a stream object of the same server.
+        `stream` is the path of a stream or a topic, or such an object of the same server. In a
+        topic, the `key` selects the partition.
         """
         return await self.append_many(
             stream,
@@ -155,7 +157,7 @@ class AsyncTransaction:
 
     async def append_many(
         self,
-        stream: str | AsyncStream,
+        stream: str | AsyncStream | AsyncTopic,
         values: Iterable[Any],
         *,
         keys: Iterable[Key] | None = None,
@@ -165,8 +167,8 @@ class AsyncTransaction:
     ) -> Receipt:
         """Append all of the messages or none of them. The options are those of `append`."""
         extras = extras_of(keys, headers, timestamps)
-        calls = self._client.known_streams.calls(stream)
-        return await self._run(self.calls.append(calls, list(values), extras), timeout)
+        flow = self.calls.append_to(self._client.known_streams, stream, list(values), extras)
+        return await self._run(flow, timeout)
 
     async def commit_offsets(
         self,
@@ -204,8 +206,9 @@ class AsyncTransaction:
         """Let the commit move the message's group to the offset after the message.
 
         The commit stores `metadata` with the position.
-        The message must come from `tail(group=...)`. Raises PositionConflict, here or in the
-        commit, if another client or reader has changed the position since that tail began.
+        The message must come from `consume(...)` or `tail(group=...)`. Raises PositionConflict,
+        here or in the commit, if another client or reader has changed the position since that tail
+        began. Raises IllegalGeneration, here or in the commit, if the consumer has lost the stream.
         """
         await self._run(self.calls.add_message(message, metadata), timeout)
 

@@ -116,6 +116,8 @@ class AsyncProducer(ProducerFacade):
         """
         if not self._is_open:
             await self._learn_type()
+        if close:
+            self._check_closable()
         raw = self._to_raw(value)
         extra = None
         if key is not None or headers is not None or timestamp is not None:
@@ -142,6 +144,7 @@ class AsyncProducer(ProducerFacade):
         """
         if not self._is_open:
             await self._learn_type()
+        self._check_closable()
         if value is not None:
             await self.append(value, close=True)
         elif not self._core.is_closing:

@@ -9,6 +9,7 @@ from semel.client.errors import (
     NO,
     ClientError,
     Indeterminate,
+    PartitionsChanged,
     PayloadMismatch,
     Refused,
     SequenceGap,
@@ -22,9 +23,21 @@ from semel.client.producer.settings import ProducerSettings, check_cursor
 from semel.client.stream_calls import DedupKnowledge, info_of
 from semel.model.commands import SPARSE
 from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
+from semel.wire.schema.topics import TopicPart
 
 # Encodes messages as a body. The second argument maps the index of a message to its extras.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
+
+
+# Called with the refusal of a body that was encoded for another number of partitions. It returns
+# True if the body can be encoded again.
+Regroup = Callable[[PartitionsChanged, bytes], bool]
+
+
+def never_regroup(error: PartitionsChanged, body: bytes) -> bool:
+    """Return False: what is sent to a stream is not grouped."""
+    del error, body
+    return False
 
 
 class ProducerBatch:
@@ -49,6 +62,7 @@ class ProducerBatch:
         "is_indeterminate",
         "last_seq",
         "messages",
+        "parts",
         "seq",
         "seqs",
         "size",
@@ -78,6 +92,7 @@ class ProducerBatch:
         self.is_closing = False
         self.has_renewed_token = False  # it was sent again because its token was refused
         self.ack: BatchAck | None = None
+        self.parts: tuple[TopicPart, ...] = ()  # where a topic has stored the messages
 
     @property
     def count(self) -> int:
@@ -298,6 +313,12 @@ class BatchBuilder:
 # ---- sending a batch again -----------------------------------------------------------------------
 
 Jitter = Callable[[float], float]
+
+
+def no_jitter(seconds: float) -> float:
+    """Return the whole time, for tests without chance."""
+    return seconds
+
 
 WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _UNAUTHENTICATED: Final = 401

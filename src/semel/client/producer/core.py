@@ -28,6 +28,8 @@ These rules ensure that every message is stored exactly once:
    stream is still open, an earlier instance has stored the messages without closing the stream.
    Then a batch without messages closes the stream. If that batch is refused because the stream is
    already closed, the producer has nothing left to do.
+8. A batch for another number of partitions than the topic has is encoded and sent again. The server
+   compares the numbers after it has looked for a repeat, so no attempt was stored.
 """
 
 from collections import deque
@@ -38,6 +40,7 @@ from semel.client.errors import (
     UNKNOWN,
     BatchOverlap,
     ClientError,
+    PartitionsChanged,
     ProducerExpired,
     ProducerFenced,
     ProtocolError,
@@ -53,28 +56,21 @@ from semel.client.producer.batches import (
     Encode,
     Jitter,
     ProducerBatch,
+    Regroup,
     is_end_of,
     is_own_gap,
+    never_regroup,
+    no_jitter,
 )
 from semel.client.producer.identity import ProducerIdentity
 from semel.client.producer.outcomes import Acknowledgements, BatchAck, ack_of
-from semel.client.producer.settings import ProducerSettings
-from semel.client.stream_calls import DedupKnowledge
+from semel.client.producer.settings import RENEWAL_SECONDS, ProducerSettings
+from semel.client.stream_calls import NO_KNOWLEDGE, DedupKnowledge
 from semel.model.commands import SPARSE
 from semel.wire.headers import read_flag
 
-# After this idle time, a producer without a name moves to a higher epoch. The server keeps a
-# producer that it has forgotten as a tombstone for at least ten minutes, so a shorter idle time
-# ends with ProducerExpired at worst, never with a sequence gap.
-RENEWAL_SECONDS: Final = 60.0
-
 _DONE: Final = frozenset({200, 201, 204})
-_NOTHING: Final = DedupKnowledge()
 _NOT_CLOSED: Final = "the server has accepted the close of the stream, but the stream is open"
-
-
-def _no_jitter(seconds: float) -> float:
-    return seconds
 
 
 class ProducerCore:
@@ -83,21 +79,23 @@ class ProducerCore:
     `encode` encodes messages as a request body. `jitter` shortens the pauses between retries.
     `is_semel` is True if the server is semel: its offsets count messages, and a HEAD request shows
     whether the stream recognises duplicates. `known` is what is known about this now.
-    `renews_token` is True if a function computes the token of each request.
+    `renews_token` is True if a function computes the token of each request. `regroup`: see rule 8.
     """
 
     def __init__(
         self,
         settings: ProducerSettings,
         encode: Encode,
-        jitter: Jitter = _no_jitter,
+        jitter: Jitter = no_jitter,
         *,
         is_semel: bool = False,
         stream: str | None = None,
-        known: DedupKnowledge = _NOTHING,
+        known: DedupKnowledge = NO_KNOWLEDGE,
         renews_token: bool = False,
+        regroup: Regroup = never_regroup,
     ) -> None:
         self._settings = settings
+        self._regroup = regroup
         self._renews_token = renews_token
         self._encode = encode
         self._is_semel = is_semel
@@ -429,6 +427,9 @@ class ProducerCore:
             batch.has_renewed_token = self._is_stalled = True
         elif is_own_gap(error, batch):
             self._is_stalled = True
+        elif isinstance(error, PartitionsChanged) and self._regroup(error, batch.body):
+            batch.is_indeterminate, self._is_stalled = False, True  # rule 8
+            batch.body = self._encode(batch.messages, batch.extras)
         elif self._is_renewable(error, batch):
             assert isinstance(error, ProducerExpired)
             self._is_stalled, self._expiry = True, error

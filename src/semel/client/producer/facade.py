@@ -8,6 +8,7 @@ from typing import Any
 from semel.client.errors import (
     ClientClosed,
     Indeterminate,
+    NotSupported,
     ProducerFenced,
     Refused,
     StreamClosed,
@@ -15,6 +16,7 @@ from semel.client.errors import (
 from semel.client.extras import Extra
 from semel.client.flows import Flow
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.encoding import BodyEncoder, TopicEncoder
 from semel.client.producer.opening import (
     PENDING_BYTES_MAX,
     OpenResult,
@@ -23,7 +25,7 @@ from semel.client.producer.opening import (
     settings_of,
 )
 from semel.client.producer.outcomes import BatchAck, BatchEvent, ProducerStats
-from semel.client.producer.pump import BodyEncoder, Pump
+from semel.client.producer.pump import Pump
 from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producer
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import Transport, fork_safe_lock, jitter
@@ -89,9 +91,7 @@ class ProducerFacade:
         self._to_raw: Callable[[Any], bytes]
 
     def _open(self, opening: OpenResult) -> None:
-        encoder = BodyEncoder(
-            opening.content_type, is_semel=opening.is_semel, on_refusal=self._doubt_stream
-        )
+        encoder = self._make_encoder(opening)
         self._encoder, self._to_raw = encoder, encoder.to_raw
         self._core = ProducerCore(
             self._settings,
@@ -101,6 +101,7 @@ class ProducerFacade:
             stream=self._calls.path,
             known=opening.known,
             renews_token=self._transport.renews_token,
+            regroup=encoder.regroup,
         )
         self._is_past_known |= self._settings.is_claimed_first or not opening.is_semel
         self._set_past(opening.past)
@@ -113,6 +114,17 @@ class ProducerFacade:
             on_events=self._report,
             response_timeout=self._response_timeout,
         )
+
+    def _make_encoder(self, opening: OpenResult) -> BodyEncoder:
+        grouper, doubt = self._calls.grouper, self._doubt_stream
+        if grouper is not None:
+            return TopicEncoder(opening.content_type, grouper.copy(), on_refusal=doubt)
+        return BodyEncoder(opening.content_type, is_semel=opening.is_semel, on_refusal=doubt)
+
+    def _check_closable(self) -> None:
+        """Raise NotSupported if this is the producer of a topic."""
+        if self._calls.grouper is not None:
+            raise NotSupported("a producer cannot close a topic; use the topic's close()")
 
     def _doubt_stream(self) -> None:
         """Let the next producer of the same stream object ask what the stream is."""

@@ -109,7 +109,7 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
     if not settings.is_claimed_first:
         if calls.is_unguarded:  # perhaps another client has switched it on
             yield from calls.head()
-        content_type = settings.content_type or (yield from calls.known_type())
+        content_type = yield from calls.known_type(settings.content_type)
         if calls.is_unguarded:
             raise ProtocolError(_UNGUARDED_STREAM)
         return OpenResult(content_type, not calls.is_foreign, calls.known())

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from semel.client.errors import NO, UNKNOWN
 from semel.model.offsets import parse_offset, print_offset
+from semel.wire.schema.topics import TopicPart
 
 if TYPE_CHECKING:
     from semel.client.producer.batches import ProducerBatch
@@ -23,6 +24,8 @@ class BatchAck(Struct, frozen=True):
     - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if
       the server is not semel.
     - `closed`: True if the batch has closed the stream.
+    - `parts`: in a topic, the offsets in each partition. `offset` and `next_offset` are None if the
+      batch has messages for several partitions.
     """
 
     count: int
@@ -32,6 +35,7 @@ class BatchAck(Struct, frozen=True):
     cursor: str | None = None
     offset: str | None = None
     closed: bool = False
+    parts: tuple[TopicPart, ...] = ()
 
     @property
     def units(self) -> int:
@@ -106,6 +110,7 @@ def ack_of(
         cursor=batch.cursor,
         offset=first,
         closed=batch.is_closing,
+        parts=batch.parts,
     )
 
 

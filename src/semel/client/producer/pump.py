@@ -7,43 +7,28 @@ while it uses the core, because other threads can append at the same time.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from semel.client.computed import callback_failed
 from semel.client.errors import (
     ClientError,
     Indeterminate,
-    NotSupported,
     ProtocolError,
-    TooLarge,
     Unavailable,
 )
-from semel.client.extras import Extra, Headers, Key, columns_of, extra_of
 from semel.client.flows import NotSent
 from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.encoding import BodyEncoder
 from semel.client.producer.outcomes import BatchEvent
 from semel.client.requests import Request, render
 from semel.client.response_parser import ParserEvent, Response, ResponseParser
 from semel.client.transport import Transport, connect_error
-from semel.client.values import (
-    PREENCODED,
-    encode,
-    encode_json,
-)
-from semel.model.commands import Batch as Payloads
-from semel.model.limits import BODY_BYTES_MAX
-from semel.model.messages import is_json
-from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH
-from semel.wire.json_depth import JSON_DEPTH_MAX
-from semel.wire.json_mode import split_json
 
 # ---- the connection ------------------------------------------------------------------------------
 
-# None instead of a batch means the HEAD request that shows whether the stream has dedup.
+# None instead of a batch means the request that shows whether the stream has dedup.
 BatchResponses = list[tuple[ProducerBatch | None, Response]]
 OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None], None]
 
@@ -74,12 +59,12 @@ class ProducerConnection(asyncio.Protocol):
     def send(self, batch: ProducerBatch | None, request: bytes) -> None:
         """Send a request. If the connection is already closed, `on_responses` will report that.
 
-        `batch` is None for a HEAD request.
+        `batch` is None for a request that only checks the stream.
         """
         if not self._sent:
             self.quiet_since = self._loop.time()
         self._sent.append(batch)
-        self._parser.expect(is_head=batch is None)
+        self._parser.expect(is_head=request.startswith(b"HEAD "))
         self._transport.write(request)
 
     def hang_up(self) -> None:
@@ -127,114 +112,6 @@ class ProducerConnection(asyncio.Protocol):
             assert isinstance(event, Response)
             matched.append((self._sent.popleft(), event))
         return matched
-
-
-# ---- encoding ------------------------------------------------------------------------------------
-
-_FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a message
-_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
-
-
-def _ignore() -> None: ...
-
-
-class BodyEncoder:
-    """Encodes values as messages, and messages as request bodies, for one media type.
-
-    `on_refusal` is called before an error is raised for a value that this media type does not have.
-
-    - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
-    - Otherwise, JSON messages are encoded as a JSON array.
-    - A single message of another media type is sent as it is. Two or more are sent to semel in the
-      batch format, and are concatenated for other servers.
-    """
-
-    def __init__(
-        self, content_type: str, *, is_semel: bool, on_refusal: Callable[[], None] = _ignore
-    ) -> None:
-        self._content_type = content_type
-        self._is_json = is_json(content_type)
-        self._is_batching = is_semel and not self._is_json
-        self._is_semel = is_semel
-        self._on_refusal = on_refusal
-        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
-
-    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
-        """Return the media type of a body that has `count` messages and these extras."""
-        is_batch = extras or (self._is_batching and count > 1)
-        return BATCH if is_batch else self._content_type
-
-    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        """Return the request body for an append of these messages."""
-        if extras:
-            columns = columns_of(len(messages), extras)
-            return encode_batch(
-                self._content_type,
-                messages,
-                keys=columns.keys,
-                headers=columns.headers,
-                timestamps=columns.timestamps,
-            )
-        if self._is_json:
-            return b"[" + b",".join(messages) + b"]"
-        if self._is_batching and len(messages) > 1:
-            return encode_batch(self._content_type, messages)
-        return b"".join(messages)
-
-    def checked_extra(
-        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
-    ) -> Extra | None:
-        """Return the extras of a message, or None if the message has no extras.
-
-        Raises NotSupported if there are extras and the server is not semel. Raises TooLarge if the
-        message and its extras together are too large.
-        """
-        extra = extra_of(key, headers, timestamp)
-        if extra is None:
-            return None
-        if not self._is_semel:
-            raise NotSupported("this server does not support message keys, headers and timestamps")
-        self._check_size(len(raw) + extra.size)
-        return extra
-
-    def _to_json(self, value: Any) -> bytes:
-        """Encode a value as JSON.
-
-        Raises ValueError if the value is invalid, because the server would refuse its whole batch.
-        """
-        try:
-            raw = encode_json(value)
-            if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
-                self._check_json(raw, is_ready=isinstance(value, PREENCODED))
-        except (TypeError, ValueError):
-            self._on_refusal()
-            raise
-        return raw
-
-    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
-        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
-            payloads = split_json(b"[" + raw + b"]")
-            if not isinstance(payloads, Payloads) or payloads.count != 1:
-                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
-                raise ValueError(f"the stream cannot store this message as JSON: {reason}")
-        self._check_size(len(raw))
-
-    def _to_bytes(self, value: Any) -> bytes:
-        try:
-            raw = encode(value, self._content_type)
-        except (TypeError, ValueError):
-            self._on_refusal()
-            raise
-        if not raw:
-            raise ValueError("an empty message cannot be stored; pass at least one byte")
-        self._check_size(len(raw))
-        return raw
-
-    def _check_size(self, size: int) -> None:
-        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
-            raise TooLarge(
-                f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
-            )
 
 
 # ---- the pump ------------------------------------------------------------------------------------
@@ -327,7 +204,7 @@ class Pump:
         chosen: list[tuple[ProducerBatch | None, Request]] = []
         if self._connection is not None:
             if self._core.starts_check(now):
-                return [(None, Request("HEAD", self._target))]
+                return [(None, Request(self._encoder.check_method, self._target))]
             while (batch := self._core.next_to_send(now)) is not None:
                 chosen.append((batch, self._request(batch)))
         return chosen
@@ -357,8 +234,7 @@ class Pump:
     def _request(self, batch: ProducerBatch) -> Request:
         headers: tuple[tuple[str, str], ...] = tuple(self._core.headers(batch))
         if batch.messages:
-            body_type = self._encoder.content_type(batch.count, batch.extras)
-            headers = (("Content-Type", body_type), *headers)
+            headers = (*self._encoder.fields(batch), *headers)
         return Request("POST", self._target, headers, batch.body)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
@@ -417,6 +293,11 @@ class Pump:
         self.step()
 
     def _pass_on(self, batch: ProducerBatch | None, response: Response, now: float) -> None:
+        try:
+            response = self._encoder.adapt(batch, response)
+        except ProtocolError as error:
+            self._core.fail(error)
+            return
         status, headers, body = response.status, response.headers, response.body
         if batch is None:
             self._core.on_check(status, headers, body, now)

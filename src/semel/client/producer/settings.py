@@ -16,6 +16,10 @@ from semel.model.limits import (
 )
 
 BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding, the body is at most 4 MiB
+# After this idle time, a producer without a name moves to a higher epoch. The server keeps a
+# producer that it has forgotten as a tombstone for at least ten minutes, so a shorter idle time
+# ends with ProducerExpired at worst, never with a sequence gap.
+RENEWAL_SECONDS: Final = 60.0
 EXPIRES_SECONDS: Final = 86_400  # the server forgets a producer without a name after this idle time
 _HOST_CHARS_MAX: Final = 100
 

@@ -104,6 +104,8 @@ class Producer(ProducerFacade):
         its `cursor` attribute. With `close`, this is the stream's last message: the stream is
         closed in the same step that stores the message.
         """
+        if close:
+            self._check_closable()
         raw = self._to_raw(value)
         extra = None
         if key is not None or headers is not None or timestamp is not None:
@@ -137,6 +139,7 @@ class Producer(ProducerFacade):
         self._refuse_in_fork()
         self._refuse_in_callback("close_stream")
         self._refuse_nested("close_stream")
+        self._check_closable()
         if value is not None:
             self.append(value, close=True)
         else:

@@ -1,8 +1,8 @@
 # generated from semel/client/aio/stream.py by `make facades`; do not edit
-"""Streams, and the groups that read streams."""
+"""Streams: appending to them, reading them, and their producers."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -17,15 +17,12 @@ from semel.client.reading import PageReader, join_messages, join_text
 from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, DedupSetting
 from semel.client.sse import live_reader
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls
-from semel.client.sync_driver import Read, SyncLock, Tail
+from semel.client.sync.group import MessageCommitter
+from semel.client.sync_driver import Read, Tail
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
 from semel.client.values import (
     READ_COMMITTED,
     START,
-    Message,
-    Metadata,
-    Moves,
-    PinnedStep,
     ProducerState,
     Receipt,
     RetiredEntry,
@@ -272,7 +269,11 @@ class Stream:
         With a `group`, reading begins at the group's position in this stream, or at `offset` if the
         group has none. Reading does not change the position. `message.commit()` moves the
         group to the offset after the message. After `txn.commit_message(message)`, the commit
-        of `txn` moves the group to this offset.
+        of `txn` moves the group to this offset. `message.reject(reason)` stores the message
+        as a dead letter of the group.
+
+        This does not share the stream: a second tail of the same group reads the same messages.
+        With the client's `consume`, several workers share the streams of a group.
 
         If a pending transaction can change the position, reading first waits until the transaction
         has ended, but at most 5 seconds or half the `timeout`, whichever is shorter. If your
@@ -375,81 +376,3 @@ class Stream:
     def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove the stream's record of a producer. The producer's sequences restart at 0."""
         self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
-
-
-# ---- groups --------------------------------------------------------------------------------------
-
-
-class Group:
-    """Readers that share one position in each stream. The server stores the positions."""
-
-    def __init__(self, client: "Client", name: str) -> None:
-        self.name = name
-        self._client = client
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
-    def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Return the group's positions, as a mapping from each stream to an offset.
-
-        Streams in which the group has no position are left out. This call does not wait for pending
-        transactions.
-        """
-        return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
-
-    def metadata(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, dict[str, str | int]]:
-        """Return what the last moves stored with the group's positions, for each stream.
-
-        Streams whose position has no metadata are left out.
-        """
-        return self._client.run(group_calls.group_metadata(self._client.site, self.name), timeout)
-
-    def set(
-        self,
-        moves: Moves,
-        *,
-        metadata: Mapping[str, Metadata] | None = None,
-        timeout: Timeout = CLIENT_DEFAULT,
-    ) -> dict[str, str]:
-        """Set the group's positions in all of these streams or in none. Return the new positions.
-
-        `moves` maps each stream to the new offset, or to a tuple with a condition: (from, to),
-        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
-        group is not at `from`, or if the stream's incarnation or the position's version differs.
-
-        After a move without a condition, messages read before the move can no longer be committed.
-
-        `metadata` maps streams to what is stored with the position: names with texts or 64-bit
-        integers, at most 4 KiB as JSON. A position that is moved without metadata has none.
-        """
-        client = self._client
-        flow = group_calls.set_known(client.site, self.name, moves, client.positions, metadata)
-        return client.run(flow, timeout)
-
-    def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
-        """Pin the group's next step: store which messages it will read. Return the pinned step.
-
-        If a step with the same number is already pinned, that step is kept and returned.
-        """
-        return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
-
-    def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
-        """Return the group's last pinned step, or None if no step was ever pinned."""
-        return self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
-
-
-class MessageCommitter:
-    """The callable that `message.commit()` uses to set a group's position.
-
-    Concurrent commits are sent one after the other.
-    """
-
-    def __init__(self, client: "Client", cursor: group_calls.GroupCursor) -> None:
-        self._client = client
-        self.cursor = cursor
-        self._lock = SyncLock()
-
-    def __call__(self, message: Message, metadata: Metadata | None = None) -> None:
-        with self._lock:
-            self._client.run(self.cursor.move(message, metadata))

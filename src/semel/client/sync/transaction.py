@@ -13,6 +13,7 @@ from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow, T
 from semel.client.sync.stream import Stream
+from semel.client.sync.topic import Topic
 from semel.client.sync_driver import SyncLock
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
@@ -120,7 +121,9 @@ class Transaction:
             self._in_use = self._client.registered(None, is_new=True)
             self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
-    def add_streams(self, *streams: str | Stream, timeout: Timeout = CLIENT_DEFAULT) -> None:
+    def add_streams(
+        self, *streams: str | Stream | Topic, timeout: Timeout = CLIENT_DEFAULT
+    ) -> None:
         """Allow the transaction to write to more streams.
 
         This is needed only if the transaction began with a list of streams.
@@ -131,7 +134,7 @@ class Transaction:
 
     def append(
         self,
-        stream: str | Stream,
+        stream: str | Stream | Topic,
         value: Any,
         *,
         key: Key = None,
@@ -141,7 +144,8 @@ class Transaction:
     ) -> Receipt:
         """Append one message. It is durable when this returns, and visible after the commit.
 
-        `stream` is the path of a stream, or a stream object of the same server.
+        `stream` is the path of a stream or a topic, or such an object of the same server. In a
+        topic, the `key` selects the partition.
         """
         return self.append_many(
             stream,
@@ -154,7 +158,7 @@ class Transaction:
 
     def append_many(
         self,
-        stream: str | Stream,
+        stream: str | Stream | Topic,
         values: Iterable[Any],
         *,
         keys: Iterable[Key] | None = None,
@@ -164,8 +168,8 @@ class Transaction:
     ) -> Receipt:
         """Append all of the messages or none of them. The options are those of `append`."""
         extras = extras_of(keys, headers, timestamps)
-        calls = self._client.known_streams.calls(stream)
-        return self._run(self.calls.append(calls, list(values), extras), timeout)
+        flow = self.calls.append_to(self._client.known_streams, stream, list(values), extras)
+        return self._run(flow, timeout)
 
     def commit_offsets(
         self,
@@ -203,8 +207,9 @@ class Transaction:
         """Let the commit move the message's group to the offset after the message.
 
         The commit stores `metadata` with the position.
-        The message must come from `tail(group=...)`. Raises PositionConflict, here or in the
-        commit, if another client or reader has changed the position since that tail began.
+        The message must come from `consume(...)` or `tail(group=...)`. Raises PositionConflict,
+        here or in the commit, if another client or reader has changed the position since that tail
+        began. Raises IllegalGeneration, here or in the commit, if the consumer has lost the stream.
         """
         self._run(self.calls.add_message(message, metadata), timeout)
 

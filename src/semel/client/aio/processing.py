@@ -1,0 +1,98 @@
+"""Processing: reading inputs, calling a function, and storing its outputs, exactly once."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from semel.client.aio.consumer import AsyncConsumer
+from semel.client.group_processing import check_outputs, commit_outputs, give_up, retry_seconds
+from semel.client.processing import AsyncTransform, InputBatch, ProcessLoop, async_transform
+from semel.client.transport import Timeout, seconds_of
+from semel.client.workers import async_workers
+
+if TYPE_CHECKING:
+    from semel.client.aio.client import AsyncClient
+
+
+class Task(Struct, frozen=True):
+    """What a call of `process` does. The fields are its arguments."""
+
+    group: str
+    function: AsyncTransform
+    is_live: bool
+    max_messages: int
+    timeout: Timeout
+
+
+# ---- alone ---------------------------------------------------------------------------------------
+
+
+async def process_alone(
+    client: "AsyncClient", task: Task, inputs: Iterable[str], producer_id: str | None
+) -> int:
+    """Process streams as the only worker of the group. Return the number of messages."""
+    seconds = seconds_of(task.timeout, client.timeout)
+    loop = ProcessLoop(
+        client.site,
+        task.group,
+        inputs,
+        producer_id=producer_id,
+        is_live=task.is_live,
+        max_messages=task.max_messages,
+        silence_seconds=seconds,
+    )
+    await client.run(loop.begin(), seconds)
+    count = 0
+    while (batch := await client.run(loop.next_batch(), None)) is not None:
+        outputs = await async_transform(task.function, batch)
+        if await client.run(loop.commit(batch, outputs), None):
+            count += len(batch)
+    return count
+
+
+# ---- as members of a group -----------------------------------------------------------------------
+
+
+async def process_together(
+    client: "AsyncClient", task: Task, consumers: Sequence[AsyncConsumer]
+) -> int:
+    """Process what the consumers own, each with a worker. Return the number of messages."""
+
+    def stop() -> None:
+        for consumer in consumers:
+            consumer.stop()
+
+    return await async_workers([partial(_work, client, task, each) for each in consumers], stop)
+
+
+async def _work(client: "AsyncClient", task: Task, consumer: AsyncConsumer) -> int:
+    count = 0
+    async with consumer:
+        while (batch := await consumer.next_batch(task.max_messages)) is not None:
+            count += await _process(client, task, consumer, batch)
+    return count
+
+
+async def _process(
+    client: "AsyncClient", task: Task, consumer: AsyncConsumer, batch: InputBatch
+) -> int:
+    """Call the function, and commit its outputs. Return the number of messages that are done."""
+    sequence, settings = consumer.sequence, consumer.settings
+    failures = 0
+    while True:
+        try:
+            outputs = await async_transform(task.function, batch)
+        except Exception as error:  # noqa: BLE001 - counted, and raised if there are no retries
+            failures += 1
+            seconds = retry_seconds(settings, batch, failures)
+            if seconds is None:
+                flow = give_up(sequence, settings, batch, error, failures)
+                return await client.run(flow, None)
+        else:
+            flow = commit_outputs(sequence, task.group, batch, check_outputs(outputs))
+            return await client.run(flow, None)
+        await consumer.pause(seconds)
+        if consumer.closed:
+            return 0

@@ -1,0 +1,456 @@
+"""The logic of a member of a group that shares work. It does no I/O.
+
+1. A member gets streams by joining its group and by its heartbeats. Each response has the complete
+   list. A stream that is no longer in the list, or that has a new epoch, was taken away.
+2. Messages of all streams are delivered in turn, page by page. Nothing is committed unless the
+   application commits it.
+3. If the server asks for a stream, no more messages of it are delivered. It is released when all
+   delivered messages are committed, or when the rebalance timeout has passed.
+4. In a topic that has grown, a stream is read up to its limit, and the position is moved there, so
+   that other members can continue.
+5. If members have crashed since the position of a stream was moved, its next message is a suspect.
+   See `owned_streams.py`.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from semel.client import errors
+from semel.client.commit_sequence import CommitSequence
+from semel.client.consumer_options import ConsumerSettings, Names, resolve_names
+from semel.client.dead_letters import reject_message
+from semel.client.flows import Flow, Pause, backoff_seconds
+from semel.client.group_calls import group_page
+from semel.client.known_streams import KnownStreams
+from semel.client.member_calls import (
+    AssignedStream,
+    Member,
+    MemberState,
+    Subscription,
+    describe_group,
+    join_group,
+)
+from semel.client.owned_streams import (
+    SOLO,
+    MemberCursor,
+    MemberReader,
+    OwnedStream,
+    find_guilty,
+    suspects_in_turn,
+)
+from semel.client.positions import KnownPosition, KnownPositions, Ownership
+from semel.client.stream_calls import StreamCalls
+from semel.client.topic_calls import TopicCalls
+from semel.client.values import Message, OnCommit, ordinal_of
+from semel.model.offsets import parse_offset, print_offset
+from semel.model.rights import retries_of
+
+_PAUSE_SECONDS_MIN: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 0.25
+_CRASHED: Final = "the last {} members that had this message to process have crashed"
+_log = logging.getLogger("semel.client")
+
+MakeCommitter = Callable[[MemberCursor], OnCommit]
+
+# ---- what a member does between two messages -----------------------------------------------------
+
+
+class Changes(Struct):
+    """The paths of the streams that a member has got, must release, and has lost."""
+
+    assigned: list[str] = field(default_factory=list)
+    revoked: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+class Consumption:
+    """A member of a group, the streams that it owns, and the messages that can be delivered.
+
+    Call `join` if `member` is None, then `take_news`, `release` and `chores`. After that, `take`
+    returns messages. If it returns none, `fetch` reads some, or waits for a while.
+    """
+
+    def __init__(
+        self,
+        streams: KnownStreams,
+        group: str,
+        names: Names,
+        settings: ConsumerSettings,
+        positions: KnownPositions,
+        make_committer: MakeCommitter,
+        *,
+        is_live: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.group = group
+        self.member: Member | None = None
+        self.streams: dict[str, OwnedStream] = {}  # the one whose turn is next comes first
+        self.sequence = CommitSequence(streams)
+        self._site = streams.site
+        self._endless = replace(streams.site, retries=None)
+        self._names = names
+        self._settings = settings
+        self._positions = positions
+        self._make_committer = make_committer
+        self._is_live = is_live
+        self._clock = clock
+        self._subscription: Subscription | None = None
+        self._topics: dict[str, TopicCalls] = {}
+        self._ends: dict[str, int] = {}  # how far partitions are, as the server last said
+        self._given_up: set[tuple[str, str, int]] = set()  # released, and perhaps still in a list
+        self._current: OwnedStream | None = None
+        self._has_suspects = False
+        self._suspect: OwnedStream | None = None  # the server knows that it is delivered alone
+        self._is_suspect_out = False  # its message was delivered
+        self._empty_rounds = 0
+
+    # ---- membership ------------------------------------------------------------------------------
+
+    def join(self) -> Flow[Member]:
+        """Join the group as a new member."""
+        site = self._site
+        if self._subscription is None:
+            names, _ = yield from resolve_names(site, self._names)
+            paths = [calls.path for calls in names.topics]
+            self._topics = {path: TopicCalls(self._endless, path) for path in paths}
+            self._subscription = self._settings.subscription(names)
+        joined = yield from join_group(site, self.group, self._subscription)
+        self._site = self._endless  # from now on, the member waits while the server is unreachable
+        self.member = Member(self._endless, self.group, joined)
+        return self.member
+
+    @property
+    def has_joined(self) -> bool:
+        """True after the first join. From then on, the member waits for an unreachable server."""
+        return self._site is self._endless
+
+    @property
+    def has_news(self) -> bool:
+        """True if `take_news` must be called before messages are taken."""
+        return self.member is None or bool(self.member.news)
+
+    def take_news(self) -> Changes:
+        """Apply what the heartbeats have brought. Return what has changed.
+
+        If the member has expired, it has lost everything, and `member` is None afterwards. Raises
+        the error that has ended the heartbeats, if it is another one.
+        """
+        changes = Changes()
+        while self.member is not None and self.member.news:
+            state = self.member.news.popleft()
+            if isinstance(state, MemberState):
+                self._apply(state, changes)
+                continue
+            self.member = None
+            self._end_suspect()
+            changes.lost += [self._lose(stream) for stream in list(self.streams.values())]
+            if not isinstance(state, errors.UnknownMember):
+                raise state
+        changes.revoked = [each.path for each in self._revoked() if not each.is_revoked_told]
+        for path in changes.revoked:
+            self.streams[path].is_revoked_told = True
+        self._has_suspects = any(stream.starts for stream in self.streams.values())
+        return changes
+
+    def _apply(self, state: MemberState, changes: Changes) -> None:
+        assigned = {each.stream: each for each in state.assigned}
+        for path, stream in list(self.streams.items()):
+            own = assigned.get(path)
+            if own is None or _identity(own) != stream.identity:
+                changes.lost.append(self._lose(stream))
+            else:
+                stream.limit_at(own.limit)
+        for each in state.assigned:
+            if each.stream not in self.streams and _identity(each) not in self._given_up:
+                self._open(each)
+                changes.assigned.append(each.stream)
+        self._given_up &= {_identity(each) for each in state.assigned}
+        for path, stream in self.streams.items():
+            if path not in state.release:
+                stream.revoked_at, stream.is_revoked_told = None, False
+            elif stream.revoked_at is None:
+                stream.revoked_at = self._clock()
+
+    def _open(self, assigned: AssignedStream) -> None:
+        assert self.member is not None
+        path, group = assigned.stream, self.group
+        owner = Ownership(self.member.id, assigned.epoch)
+        incarnation = assigned.incarnation
+        position = KnownPosition(
+            ordinal_of(assigned.position), assigned.version, incarnation, owner
+        )
+        cursor = MemberCursor(self._site, group, path, self._positions, position=position)
+        reader = MemberReader(StreamCalls(self._endless, path), assigned.position, is_live=True)
+        source = self._positions.read_position(path, assigned.position)
+        source.server_position(group, position)
+        topic, _, number = path.rpartition("/")
+        is_partition = topic in self._topics and number.isdecimal()
+        source.partition = int(number) if is_partition else None
+        reader.source, reader.incarnation = source, incarnation
+        stream = OwnedStream(assigned, cursor, reader, self._make_committer(cursor))
+        stream.topic = topic if is_partition else None
+        stream.is_retry = path == retries_of(group)
+        cursor.stream = self.streams[path] = stream
+        self._positions.note_server_position((group, path), position)
+
+    def _lose(self, stream: OwnedStream) -> str:
+        """Drop a stream, and return its path. Nothing of it can be committed any more."""
+        stream.is_lost = True
+        stream.ready.clear()
+        if self.streams.get(stream.path) is stream:
+            del self.streams[stream.path]
+        self._positions.forget_position((self.group, stream.path), stream.position)
+        return stream.path
+
+    def forget(self) -> None:
+        """Forget the positions of all streams, because the member leaves. Any thread can do so."""
+        SOLO.end(self)
+        self._end_suspect()
+        for stream in list(self.streams.values()):
+            stream.is_lost = True
+            self._positions.forget_position((self.group, stream.path), stream.position)
+
+    def _revoked(self) -> list[OwnedStream]:
+        return [stream for stream in self.streams.values() if stream.revoked_at is not None]
+
+    def release(self) -> bool:
+        """Release the streams that the member must release and can release now.
+
+        Return True if a heartbeat must be sent.
+        """
+        released = []
+        for stream in self._revoked():
+            assert stream.revoked_at is not None
+            is_late = self._clock() - stream.revoked_at >= self._rebalance_seconds
+            if is_late or not stream.has_uncommitted:
+                self._given_up.add(stream.identity)
+                released.append(self._lose(stream))
+        if released and self.member is not None:
+            self.member.release(released)
+        return bool(released)
+
+    @property
+    def _rebalance_seconds(self) -> float:
+        seconds = self._settings.rebalance_timeout
+        if seconds is None:
+            seconds = 0.0 if self.member is None else self.member.session_seconds
+        return seconds
+
+    # ---- chores ----------------------------------------------------------------------------------
+
+    @property
+    def has_chores(self) -> bool:
+        """True if `chores` has something to do."""
+        return self._has_suspects or any(
+            stream.is_displaced or stream.must_pass_limit for stream in self.streams.values()
+        )
+
+    def chores(self) -> Flow[None]:
+        """Read positions that an operator has moved, pass limits, and reject what is to blame.
+
+        A message that has used up its attempts by crashes becomes a dead letter.
+        """
+        for stream in list(self.streams.values()):
+            if stream.is_displaced:
+                yield from self._follow(stream)
+            elif stream.must_pass_limit:
+                with suppress(errors.PositionRefused):  # the stream has recorded the reason
+                    yield from stream.pass_limit()
+        while (
+            guilty := find_guilty(self.streams.values(), self._settings.max_attempts)
+        ) is not None:
+            if not (yield from self._reject_next(guilty)):
+                break
+        if self._has_suspects and self._suspect is None:
+            yield from self._name_suspect()
+
+    def _name_suspect(self) -> Flow[None]:
+        """Prepare the delivery of the next suspect: read it, and let the server know of it."""
+        suspects, member = suspects_in_turn(self.streams.values()), self.member
+        self._has_suspects = bool(suspects)
+        if member is None:
+            return
+        if not suspects:
+            yield from member.name_suspect(None)
+            return
+        stream = suspects[0]
+        if stream.must_be_alone and not SOLO.claim(self, member.session_seconds):
+            return
+        if not stream.has_next:
+            yield from self._read(stream, is_waiting=False)
+        if stream.has_next and stream.is_suspect:
+            yield from member.name_suspect(stream.path)
+            self._suspect = stream
+        else:
+            SOLO.give_up(self)
+
+    def _end_suspect(self) -> None:
+        self._suspect, self._is_suspect_out = None, False
+        SOLO.give_up(self)
+
+    def _follow(self, stream: OwnedStream) -> Flow[None]:
+        """Continue where an operator has moved the group."""
+        page = yield from group_page(self._site, self.group)
+        position = page.known(stream.path)
+        assigned = replace(
+            stream.assigned,
+            position=print_offset(position.offset),
+            version=position.version or 0,
+            starts=0,
+            limit=None if stream.limit == float("inf") else print_offset(int(stream.limit)),
+        )
+        revoked_at, is_told = stream.revoked_at, stream.is_revoked_told
+        self._lose(stream)
+        self._open(assigned)
+        opened = self.streams[stream.path]
+        opened.revoked_at, opened.is_revoked_told = revoked_at, is_told
+
+    def _reject_next(self, stream: OwnedStream) -> Flow[bool]:
+        """Make the next message of a stream a dead letter. Return False if there is none."""
+        if not stream.has_next:
+            yield from self._read(stream, is_waiting=False)
+        for message in stream.take(1):
+            cause = _CRASHED.format(stream.starts)
+            with suppress(errors.PositionRefused):  # the stream has recorded the reason
+                yield from reject_message(
+                    self.sequence, stream.cursor, message, cause, attempts=message.attempts
+                )
+                _log.warning(
+                    "the group %s has made the message at %s in %s a dead letter: %s",
+                    *(self.group, message.offset, stream.path, cause),
+                )
+            return True
+        return False
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def take(self, count: int = 1) -> list[Message]:
+        """Return the next messages of one stream, at most `count`, or none if none was read."""
+        SOLO.end(self)  # the application has come back for more
+        if self._is_suspect_out:
+            self._end_suspect()
+        if self.member is None or not SOLO.begin(self, self.member.session_seconds):
+            return []
+        taken = self._take(count)
+        if not taken:
+            SOLO.end(self)
+        return taken
+
+    def _take(self, count: int) -> list[Message]:
+        suspect = self._suspect
+        if suspect is not None:
+            if suspect.is_active and suspect.is_suspect and suspect.has_next:
+                self._is_suspect_out = True
+                return suspect.take(1)
+            self._end_suspect()
+        if self._has_suspects and suspects_in_turn(self.streams.values()):
+            return []  # `chores` prepares the next one
+        current = self._current
+        if current is None or not (current.is_active and current.has_next):
+            current = self._current = self._next_ready()
+        return [] if current is None else current.take(count)
+
+    def _next_ready(self) -> OwnedStream | None:
+        for stream in self.streams.values():
+            if stream.is_active and stream.has_next:
+                self._end_turn(stream)
+                return stream
+        return None
+
+    def _end_turn(self, stream: OwnedStream) -> None:
+        if self.streams.get(stream.path) is stream:
+            del self.streams[stream.path]
+            self.streams[stream.path] = stream
+
+    def fetch(self) -> Flow[None]:
+        """Read the next page of a stream. If there is nothing to read, wait for a while."""
+        readable = [stream for stream in self.streams.values() if self._is_readable(stream)]
+        for stream in readable:
+            is_alone = self._is_live and len(self.streams) == 1 and not self._has_suspects
+            if (yield from self._read(stream, is_waiting=is_alone)):
+                self._empty_rounds = 0
+                return
+            if is_alone:
+                return  # the server has waited for a message
+        if not (yield from self._look()):
+            seconds = backoff_seconds(self._empty_rounds, _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX)
+            self._empty_rounds += 1
+            yield Pause(seconds)
+
+    def _is_readable(self, stream: OwnedStream) -> bool:
+        reader = stream.reader
+        if not stream.is_active or stream.ready or reader.is_closed or stream.is_at_limit:
+            return False
+        return not reader.is_at_end or reader.reached < self._ends.get(stream.path, 2**63)
+
+    def _read(self, stream: OwnedStream, *, is_waiting: bool) -> Flow[bool]:
+        try:
+            return (yield from stream.fetch(is_waiting=is_waiting))
+        except (errors.StreamNotFound, errors.StreamGone):
+            self._lose(stream)  # it was deleted; the heartbeats tell the application
+            self._given_up.add(stream.identity)
+            return False
+
+    def _look(self) -> Flow[bool]:
+        """Ask how far the topics are. Return True if that has changed since the last time."""
+        before = dict(self._ends)
+        owned = {stream.topic for stream in self.streams.values() if stream.topic is not None}
+        for name in sorted(owned):
+            try:
+                info = yield from self._topics[name].show()
+            except errors.TopicNotFound:
+                continue
+            for partition in info.partitions:
+                self._ends[partition.stream] = parse_offset(partition.stable_offset) or 0
+        return self._ends != before
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if nothing is left to deliver, and nothing more will come or is waited for."""
+        streams = self.streams.values()
+        if self.has_news or any(stream.revoked_at is not None for stream in streams):
+            return False
+        if not self._is_live:
+            return all(stream.is_done for stream in streams)
+        own = [stream for stream in streams if not stream.is_retry]
+        return bool(own) and all(
+            stream.is_done and (stream.is_retry or stream.reader.is_closed) for stream in streams
+        )
+
+    def is_over(self) -> Flow[bool]:
+        """Return True if there is no stream that this member must still read.
+
+        A stream that another member is about to release is perhaps given to this one.
+        """
+        if not self.is_exhausted or self.member is None:
+            return False
+        if self._is_live and self._names.patterns:
+            return False
+        for each in (yield from describe_group(self._site, self.group)).streams:
+            if each.stream in self.streams or each.lag == 0 or not each.lag_bound:
+                continue
+            # If the inputs are closed, this member also waits for the others: one that has crashed
+            # keeps its streams until its session times out.
+            is_waited_for = self._is_live and self._is_wanted(each.stream)
+            is_own = each.owner == self.member.id
+            if is_waited_for or is_own or each.phase in ("free", "revoking"):
+                return False
+        return True
+
+    def _is_wanted(self, path: str) -> bool:
+        assert self._subscription is not None
+        topic, _, number = path.rpartition("/")
+        is_partition = topic in self._topics and number.isdecimal()
+        return is_partition or path in self._subscription.streams
+
+
+def _identity(assigned: AssignedStream) -> tuple[str, str, int]:
+    return assigned.stream, assigned.incarnation, assigned.epoch

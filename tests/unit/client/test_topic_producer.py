@@ -1,0 +1,200 @@
+"""The producer of a topic: a batch that was grouped for another number of partitions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.client.errors import PartitionsChanged, ProtocolError
+from semel.client.extras import Extra, extra_of
+from semel.client.grouping import Grouper
+from semel.client.producer.batches import ProducerBatch
+from semel.client.producer.core import ProducerCore
+from semel.client.producer.encoding import BodyEncoder, GroupedBody, TopicEncoder
+from semel.client.producer.settings import ProducerSettings
+from semel.client.response_parser import Response
+from semel.model.offsets import print_offset
+from semel.model.partitioners import HASHES
+from semel.wire.headers import TOPIC_BATCH
+from tests.unit.client.hand import document
+from tests.unit.client.producer_model import Answer, Known, ModelServer, Network, refusal
+from tests.unit.client.test_producer_properties import Script
+from tests.unit.client.test_topic_calls import changed, parts_of, state, stored
+
+PATHS = ("append", "send", "serve", "deliver", "lose", "busy", "broken_after", "haunt", "wait")
+steps_of = st.lists(
+    st.tuples(st.sampled_from([*PATHS, "grow"]), st.integers(0, 7)), min_size=1, max_size=80
+)
+
+
+class TopicServer(ModelServer):
+    """A server that looks for a repeat, then at the sequence, then at the number of partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partitions = 3
+
+    def _decide(
+        self, known: Known, span: tuple[int, int], body: bytes, *, is_sparse: bool
+    ) -> Answer:
+        count = body.partition(b"|")[0]
+        is_repeat = span in known.bodies or span[1] <= known.last
+        is_next = span[0] == known.last + 1
+        if not is_repeat and is_next and int(count) != self.partitions:
+            return refusal(409, "partitions_changed", partitions=self.partitions)
+        return super()._decide(known, span, body, is_sparse=is_sparse)
+
+    def _store(self, body: bytes) -> None:
+        super()._store(body.partition(b"|")[2])
+
+
+class Grouping:
+    """Encodes bodies that begin with the number of partitions."""
+
+    def __init__(self) -> None:
+        self.partitions = 3
+
+    def encode(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        del extras
+        return b"%d|[%b]" % (self.partitions, b",".join(messages))
+
+    def regroup(self, error: PartitionsChanged, body: bytes) -> bool:
+        assert error.partitions is not None
+        self.partitions = error.partitions
+        return int(body.partition(b"|")[0]) != error.partitions
+
+
+class TopicNetwork(Network):
+    """A batch can be sent with another body, but only after a refusal that says that it must."""
+
+    def send(self) -> bool:
+        self.seen.clear()
+        return super().send()
+
+
+class TopicScript(Script):
+    def grow(self, number: int) -> None:
+        server = self.network.server
+        assert isinstance(server, TopicServer)
+        server.partitions += number
+
+
+def make(**settings: Any) -> TopicNetwork:
+    grouping = Grouping()
+    options = {"id": "p", "session": "s-1", "delivery_timeout": 1e9, **settings}
+    core = ProducerCore(ProducerSettings(**options), grouping.encode, regroup=grouping.regroup)
+    return TopicNetwork(core, TopicServer())
+
+
+@given(steps_of)
+def test_every_message_is_stored_once_and_in_order_while_the_topic_grows(
+    steps: list[tuple[str, int]],
+) -> None:
+    network = make()
+    script = TopicScript(network)
+    script.play(steps)
+    network.drain()
+    assert network.core.failure is None
+    assert network.server.log == script.messages
+    assert sum(ack.count for ack in network.acked) == len(script.messages)
+
+
+def test_a_body_that_may_be_stored_is_not_changed_before_the_server_has_refused_it() -> None:
+    network = make()
+    network.core.append(b"1", 0.0)
+    network.send()
+    network.serve()  # it is stored, but the response is lost
+    network.lose()
+    assert isinstance(network.server, TopicServer)
+    network.server.partitions = 9
+    network.drain()
+    assert network.server.log == [b"1"]
+    assert [ack.duplicate for ack in network.acked] == [True]
+
+
+def test_a_refusal_that_repeats_itself_ends_the_producer() -> None:
+    network = make()
+    network.core.append(b"1", 0.0)
+    network.send()
+    network.serve(refusal(409, "partitions_changed", partitions=3), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, PartitionsChanged)
+    assert network.failed[0].applied == "no"
+
+
+# ---- bodies and responses ------------------------------------------------------------------------
+
+
+def batch_of(encoder: TopicEncoder, *keys: bytes | None) -> ProducerBatch:
+    messages = [b"%d" % index for index in range(len(keys))]
+    extras = {
+        index: extra
+        for index, key in enumerate(keys)
+        if (extra := extra_of(key, None, None)) is not None
+    }
+    batch = ProducerBatch(messages, [], 0, 0.0, None, extras)
+    batch.body = encoder.body(messages, extras)
+    return batch
+
+
+def encoder_of(partitions: int = 4) -> TopicEncoder:
+    return TopicEncoder("application/json", Grouper("crc32", partitions), on_refusal=lambda: None)
+
+
+def test_a_body_has_a_part_for_each_partition() -> None:
+    encoder = encoder_of()
+    batch = batch_of(encoder, b"a", b"b", None, b"a")
+    fields = dict(encoder.fields(batch))
+    assert fields == {"Content-Type": TOPIC_BATCH, "Topic-Partitions": "4"}
+    parts = parts_of(batch.body)
+    assert sum(count for count, _ in parts.values()) == 4
+    for place, (_, keys) in parts.items():
+        assert all(HASHES["crc32"](key) % 4 == place for key in keys if key is not None)
+
+
+def test_headers_and_times_are_sent_as_well() -> None:
+    encoder = encoder_of(1)
+    extra = extra_of("k", {"a": "1"}, None)
+    assert extra is not None
+    body = encoder.body([b"1"], {0: extra})
+    plain = BodyEncoder("application/json", is_semel=True).body([b"1"], {0: extra})
+    assert body.endswith(plain)
+
+
+def test_a_response_of_a_topic_is_translated() -> None:
+    encoder = encoder_of()
+    batch = batch_of(encoder, b"a")
+    adapted = encoder.adapt(batch, stored((2, 5, 6)))
+    assert adapted.status == 200
+    assert [part.offset for part in batch.parts] == [print_offset(5)]
+    assert encoder.adapt(batch, stored((2, 5, 6), duplicate=True)).status == 204
+    assert encoder.adapt(batch, changed(9)) == changed(9)
+    with pytest.raises(ProtocolError):
+        encoder.adapt(batch, Response(200, {}, b"{"))
+
+
+def test_the_check_of_a_topic_reads_whether_it_recognises_duplicates() -> None:
+    adapted = encoder_of().adapt(None, state(3, dedup="off"))
+    assert adapted.headers["stream-dedup"] == "off"
+    assert adapted.headers["stream-incarnation"] == "i"
+    with pytest.raises(ProtocolError):
+        encoder_of().adapt(None, document([]))
+
+
+def test_a_body_is_grouped_again_only_for_another_number() -> None:
+    encoder = encoder_of(4)
+    old = batch_of(encoder, b"a").body
+
+    def refused(partitions: int | None) -> PartitionsChanged:
+        facts = {} if partitions is None else {"partitions": partitions}
+        return PartitionsChanged("changed", facts=facts)
+
+    assert not encoder.regroup(refused(4), old)
+    assert not encoder.regroup(refused(None), old)
+    assert encoder.regroup(refused(6), old)
+    assert encoder.regroup(refused(6), old)  # a later batch that was in flight
+    new = batch_of(encoder, b"a").body
+    assert isinstance(new, GroupedBody)
+    assert new.grouped.partitions == 6
