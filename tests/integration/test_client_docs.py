@@ -54,10 +54,13 @@ def test_an_example_for_the_client_works_with_an_async_client(
         owner.waiting(found.__aenter__())
         return found
 
-    commit, tail = Message.commit, AsyncStream.tail
+    commit, reject, tail = Message.commit, Message.reject, AsyncStream.tail
     monkeypatch.setattr(AsyncStream, "tail", begun_tail)
     monkeypatch.setattr(Message, "commit", lambda message: made[-1].waiting(commit(message)))
-    shim = SimpleNamespace(Client=client, local=local, errors=semel.errors)
+    monkeypatch.setattr(
+        Message, "reject", lambda message, reason: made[-1].waiting(reject(message, reason))
+    )
+    shim = SimpleNamespace(Client=client, local=local, errors=semel.errors, Keyed=semel.Keyed)
     monkeypatch.setitem(sys.modules, "semel", shim)
     exec(compile(example.fence.body, f"{PAGE.name}:{example.fence.line}", "exec"), {})
     assert made

@@ -1,24 +1,20 @@
-"""`semel append`: append one message, or each line of an input."""
+"""`semel append`: append one message, a batch of JSON messages, or each line of an input."""
 
 import os
 import secrets
-import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 import click
-from click.core import ParameterSource
-from msgspec import Struct
+from msgspec import to_builtins
 
+from semel.cli.append_lines import LineOptions, append_input_lines, key_of, unreadable_file
 from semel.cli.options import (
     HeaderPair,
     Name,
     Number,
     Offset,
     TokenText,
-    error_report,
     is_utf8,
     path_argument,
     remote,
@@ -28,30 +24,27 @@ from semel.cli.output import (
     EXIT_REFUSED,
     ChangingCommand,
     CommandRefused,
-    ProgressLine,
     report,
     size_text,
 )
-from semel.client.errors import ClientError, NotSupported, TooLarge
+from semel.client.errors import IsTopic, NotSupported
 from semel.client.extras import extra_of
 from semel.client.flows import Flow
-from semel.client.producer.opening import ProducerOptions
-from semel.client.producer.outcomes import BatchAck
-from semel.client.producer.settings import generated_id
-from semel.client.producer.sync_producer import Producer
 from semel.client.requests import AppendHeaders, ProducerHeaders
 from semel.client.stream_calls import StreamCalls
 from semel.client.sync.client import Client
-from semel.client.values import (
-    Receipt,
-    StreamInfo,
-)
-from semel.model.commands import DENSE, SPARSE, Batch
-from semel.model.limits import BODY_BYTES_MAX, PRODUCER_ID_BYTES_MAX
+from semel.client.topic_calls import TopicCalls, partition_field
+from semel.client.topic_values import TopicReceipt
+from semel.client.values import Receipt, StreamInfo
+from semel.model.commands import Batch
+from semel.model.limits import BODY_BYTES_MAX, PRODUCER_ID_BYTES_MAX, TOPIC_PARTITIONS_MAX
 from semel.model.messages import is_json as is_json_type
+from semel.model.messages import split_messages
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH
 from semel.wire.json_mode import split_json
+from semel.wire.message_keys import KEY_POINTER, Pointer, read_pointer
+from semel.wire.problems import MalformedRequest
 
 
 class ProducerId(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
@@ -72,134 +65,36 @@ class ProducerId(click.ParamType):  # type: ignore[type-arg]  # not generic befo
         return text
 
 
-class AppendOptions(Struct, frozen=True, kw_only=True):
+class KeyPointer(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A JSON pointer, such as `/customer/id`."""
+
+    name = "pointer"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Pointer | None:
+        """Return the names in the pointer. It is parsed with the function that the server uses."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return read_pointer({KEY_POINTER: str(value)})
+        except MalformedRequest:
+            self.fail(f"{value!r} is not a JSON pointer; expected e.g. /customer/id", param, ctx)
+
+
+class AppendOptions(LineOptions, frozen=True, kw_only=True):
     """The arguments and options of `semel append`."""
 
     data: str | None = None
-    file: str | None = None
     lines: bool = False
+    topic: bool = False
+    partition: int | None = None
     content_type: str | None = None
-    key: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-    producer: str | None = None
     epoch: int | None = None
     seq: int | None = None
     idempotency_key: str | None = None
     close: bool = False
     if_match: str | None = None
-
-
-# ---- append --lines ------------------------------------------------------------------------------
-# A producer stores each line as one message, once and in order. With `--producer`, the sequence of
-# a message is its line number. If the same input is sent again with the same producer id, only the
-# missing lines are stored. Without `--producer`, the id is new, and the server removes it when the
-# command ends, even after Ctrl-C or a line that cannot be stored. After a kill, the id expires.
-
-
-def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
-    """Append each line of the input. When all lines are stored, print how many lines were new."""
-    _check(options)
-    stream = client.stream(path)
-    acks: list[BatchAck] = []
-    with _source(options) as source:
-        producer = stream.producer(
-            options.producer or generated_id("semel-append"),
-            **_producer_options(client, options, acks),
-        )
-        _send(producer, source, options)
-    # A duplicate is a batch that this command has sent twice: the producer skips the lines that
-    # were stored before, and nobody else has used its id since then.
-    stored, skipped = producer.stats.messages_acked, producer.stats.messages_skipped
-    next_offset = acks[-1].next_offset if acks else None
-    facts = {
-        "path": path,
-        "stored": stored,
-        "stored_before": skipped,
-        "next_offset": next_offset,
-        "producer_id": options.producer,
-    }
-    where = "" if next_offset is None else f", next offset {next_offset}"
-    before = f"; {_lines(skipped, 'was', 'were')} already stored" if skipped else ""
-    report(f"stored {_lines(stored)} in {path}{where}{before}", facts, is_json=is_json)
-
-
-def _producer_options(
-    client: Client, options: AppendOptions, acks: list[BatchAck]
-) -> ProducerOptions:
-    """Return the options of the producer. A --timeout that was given limits its retries."""
-    mode = DENSE if options.producer is None else SPARSE
-    found: ProducerOptions = {"mode": mode, "on_batch_ack": acks.append}
-    source = click.get_current_context().get_parameter_source("timeout")
-    if source is not ParameterSource.DEFAULT:
-        found["delivery_timeout"] = client.timeout
-    return found
-
-
-def _lines(count: int, singular: str = "", plural: str = "") -> str:
-    """Return a number of lines as text, with the form of a verb that fits."""
-    text = f"{count:,} line {singular}" if count == 1 else f"{count:,} lines {plural}"
-    return text.rstrip()
-
-
-def _check(options: AppendOptions) -> None:
-    others = (options.epoch, options.seq, options.idempotency_key, options.if_match)
-    is_fitting = all(other is None for other in (*others, options.content_type))
-    if options.data not in (None, "-") or options.close or not is_fitting:
-        raise CommandRefused("only --file, --producer, --key and --header can be used with --lines")
-
-
-@contextmanager
-def _source(options: AppendOptions) -> Iterator[IO[bytes]]:
-    if options.file is None:
-        yield sys.stdin.buffer
-        return
-    try:
-        file = open(options.file, "rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise _unreadable(options.file, error) from error
-    with file:
-        yield file
-
-
-def _send(producer: Producer, source: IO[bytes], options: AppendOptions) -> None:
-    try:
-        with producer, ProgressLine() as steps:
-            _append_all(producer, source, options, steps)
-    except (CommandRefused, ClientError) as error:
-        refusal = error if isinstance(error, CommandRefused) else error_report(error)
-        count = producer.stats.messages_acked + producer.stats.messages_skipped
-        advice = "" if options.producer is None else "; run the same command again to send the rest"
-        message = f"{refusal.format_message()}; {_lines(count, 'is', 'are')} stored{advice}"
-        raise CommandRefused(message, refusal.code) from error
-
-
-def _append_all(
-    producer: Producer, source: IO[bytes], options: AppendOptions, steps: ProgressLine
-) -> None:
-    total = _size(source)
-    is_sparse = options.producer is not None
-    headers = options.headers or None
-    done = 0
-    for number, line in enumerate(source):
-        done += len(line)
-        message = line.removesuffix(b"\n")
-        if message.strip():
-            seq = number if is_sparse else None
-            try:
-                producer.append(message, key=options.key, headers=headers, seq=seq)
-            except (ValueError, TooLarge) as error:
-                raise CommandRefused(f"input line {number + 1}: {error}") from error
-        if number % 1_000 == 0:
-            steps.show("lines", done if total else number, total)
-
-
-def _size(source: IO[bytes]) -> int:
-    """Return the size of the input in bytes, or 0 if the size is unknown, as for a pipe."""
-    try:
-        status = os.fstat(source.fileno())
-    except OSError:  # the input has no file descriptor, as in a test
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 # ---- append --------------------------------------------------------------------------------------
@@ -208,6 +103,7 @@ def _size(source: IO[bytes]) -> int:
 @click.command("append", cls=ChangingCommand)
 @path_argument
 @click.argument("data", required=False)
+@click.option("--topic", is_flag=True, help="PATH is the name of a topic.")
 @click.option("--file", metavar="FILE", help="Append the content of this file.")
 @click.option("--lines", is_flag=True, help="Append each line of --file or standard input.")
 @click.option(
@@ -216,7 +112,27 @@ def _size(source: IO[bytes]) -> int:
     metavar="TYPE",
     help="Content type of DATA. The default is the stream's content type.",
 )
-@click.option("--key", type=Name(can_be_empty=True), help="Key to store with the message.")
+@click.option(
+    "--key",
+    type=Name(can_be_empty=True),
+    help="Key to store with the message. In a topic, it selects the partition.",
+)
+@click.option(
+    "--key-pointer",
+    type=KeyPointer(),
+    help="JSON pointer to the key in each message, such as /customer/id.",
+)
+@click.option(
+    "--key-separator",
+    type=Name(),
+    metavar="TEXT",
+    help="With --lines: each line is a key, this text, and the message.",
+)
+@click.option(
+    "--partition",
+    type=Number(0, TOPIC_PARTITIONS_MAX - 1),
+    help="With --topic: append to this partition, whatever the keys are.",
+)
 @click.option(
     "--header",
     "headers",
@@ -236,7 +152,7 @@ def _size(source: IO[bytes]) -> int:
 @click.option("--if-match", type=Offset(), help="Append only if this is the stream's next offset.")
 @remote
 def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -> None:
-    """Append DATA to the stream PATH.
+    """Append DATA to the stream PATH, or to the topic PATH with --topic.
 
     If DATA is `-`, the data is read from standard input. In a JSON stream, each element of an array
     is one message. --json affects only the output.
@@ -248,13 +164,14 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
     with all retries. By default, a request can take 30 seconds, and a line 120 seconds.
     """
     options = AppendOptions(**values)
+    _check(options)
+    calls = TopicCalls(client.site, path) if options.topic else client.stream(path).calls
     if options.lines:
-        append_input_lines(client, path, options, is_json=is_json)
+        append_input_lines(client, calls, options, is_json=is_json)
         return
     body = _body(options)
     tag = _producer_headers(options)
-    stream = client.stream(path)
-    info = stream.head()
+    info = client.run(_head(calls))
     conditions = AppendHeaders(
         None,
         options.if_match,
@@ -262,11 +179,45 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
         options.close,
         tag,
     )
-    # `head` has shown that the server is reachable. From now on, a request whose response is lost
+    # `_head` has shown that the server is reachable. From now on, a request whose response is lost
     # is retried until the timeout.
-    calls = stream.calls.retrying_forever()
-    receipt = client.run(_sending(calls, info, options, body, conditions))
-    _report(path, receipt, is_json=is_json, is_lone_close=not body)
+    sender = calls.retrying_forever()
+    receipt = client.run(_sending(sender, info, options, body, conditions))
+    if isinstance(receipt, TopicReceipt):
+        _report_topic(path, receipt, is_json=is_json)
+    else:
+        _report(path, receipt, is_json=is_json, is_lone_close=not body)
+
+
+def _check(options: AppendOptions) -> None:
+    """Raise CommandRefused if options cannot be used together."""
+    others = (options.epoch, options.seq, options.idempotency_key, options.if_match)
+    values = (*others, options.content_type, options.partition)
+    is_fitting = all(value is None for value in values)
+    if options.lines and (options.data not in (None, "-") or options.close or not is_fitting):
+        raise CommandRefused(
+            "only --topic, --file, --producer, --key, --key-pointer, --key-separator and --header"
+            " can be used with --lines"
+        )
+    keys = (options.key, options.key_pointer, options.key_separator)
+    if sum(key is not None for key in keys) > 1:
+        raise CommandRefused("use only one of --key, --key-pointer and --key-separator")
+    if options.key_separator is not None and not options.lines:
+        raise CommandRefused("--key-separator requires --lines")
+    if options.partition is not None and not options.topic:
+        raise CommandRefused("--partition requires --topic")
+    if options.topic and (options.close or options.if_match is not None):
+        raise CommandRefused("--close and --if-match cannot be used with --topic")
+
+
+def _head(calls: StreamCalls) -> Flow[StreamInfo]:
+    """Return the state of a stream or a topic. If it is a topic, the error names --topic."""
+    try:
+        return (yield from calls.head())
+    except IsTopic as error:
+        raise CommandRefused(
+            f"{error.code}: {calls.path} is a topic; to append to it, add --topic", EXIT_REFUSED
+        ) from error
 
 
 def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
@@ -299,14 +250,36 @@ def _sending(
     if not body:
         return calls.close(conditions)
     content_type = options.content_type or info.content_type
-    if options.key is None and not options.headers:
-        return calls.post(content_type, body, conditions)
+    fields = partition_field(options.partition)
+    if options.key is None and options.key_pointer is None and not options.headers:
+        return calls.post(content_type, body, conditions, fields)
     if info.incarnation is None:
-        raise NotSupported("this server does not support --key and --header")
-    return calls.post(BATCH, _with_extras(content_type, body, options), conditions)
+        raise NotSupported("this server does not support --key, --key-pointer and --header")
+    if options.key_pointer is not None and not options.headers:
+        batch = _with_keys(content_type, body, options.key_pointer)
+    else:
+        batch = _with_extras(content_type, body, options)
+    return calls.post(BATCH, batch, conditions, fields)
+
+
+def _with_keys(content_type: str, body: bytes, pointer: Pointer) -> bytes:
+    """Return a batch of all messages in the body, each with the key that it contains."""
+    if not is_json_type(content_type):
+        raise CommandRefused(f"--key-pointer requires JSON messages, not {content_type}")
+    batch = split_json(body)
+    if not isinstance(batch, Batch):
+        raise CommandRefused(batch or "the array is empty")
+    messages = [*split_messages(batch.payload, batch.count, batch.lengths, is_joined=True)]
+    try:
+        keys = [key_of(message, pointer) for message in messages]
+    except ValueError as error:
+        raise CommandRefused(str(error)) from None
+    return encode_batch(content_type, messages, keys=keys)
 
 
 def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> bytes:
+    """Return a batch of the only message in the body, with its key and headers."""
+    key: bytes | str | None = options.key
     if is_json_type(content_type):
         batch = split_json(body)
         if not isinstance(batch, Batch) or batch.count != 1:
@@ -316,7 +289,9 @@ def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> byte
             raise CommandRefused(f"--key and --header require exactly one message: {reason}")
         body = batch.payload
     try:
-        extra = extra_of(options.key, options.headers, None)
+        if options.key_pointer is not None:
+            key = key_of(body, options.key_pointer)
+        extra = extra_of(key, options.headers, None)
     except ValueError as error:
         raise CommandRefused(f"--key and --header cannot be stored: {error}") from error
     assert extra is not None
@@ -353,11 +328,7 @@ def _read_file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read(BODY_BYTES_MAX + 1)
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError) -> CommandRefused:
-    return CommandRefused(f"{path} cannot be read: {error.strerror}; correct --file")
+        raise unreadable_file(path, error) from error
 
 
 def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
@@ -379,6 +350,24 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
     if receipt.closed:
         sentence = "closed: " + sentence if not is_lone_close else f"closed {path} at {offset}"
     report(sentence, facts, is_json=is_json)
+    _refuse_mismatch(receipt)
+
+
+def _report_topic(topic: str, receipt: TopicReceipt, *, is_json: bool) -> None:
+    facts = {
+        "topic": topic,
+        "duplicate": receipt.duplicate,
+        "payload_mismatch": receipt.mismatch,
+        "parts": [to_builtins(part) for part in receipt.parts],
+    }
+    what = "already stored" if receipt.duplicate else "stored"
+    parts = "; ".join(f"{part.stream}, next offset {part.next_offset}" for part in receipt.parts)
+    report(f"{what} in {parts or f'{topic}, at unknown offsets'}", facts, is_json=is_json)
+    _refuse_mismatch(receipt)
+
+
+def _refuse_mismatch(receipt: Receipt) -> None:
+    """Raise CommandRefused if the sequence of the append has another payload."""
     if receipt.mismatch:
         raise CommandRefused(
             "payload_mismatch: the payload was not stored, because this sequence is already stored"

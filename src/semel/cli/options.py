@@ -23,7 +23,7 @@ from semel.client.transport import TRUST_ADVICE
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_datetime, to_position
-from semel.wire.paths import stream_path, stream_url
+from semel.wire.paths import STREAM_PREFIX, TOPIC_PREFIX, stream_path, stream_url, topic_name
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.refusal_table import BY_CODE
 
@@ -207,7 +207,26 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
         return path
 
 
+class TopicName(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """The name of a topic, such as `shop/orders`."""
+
+    name = "topic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. An invalid one fails with the message that the server would send."""
+        text = str(value)
+        try:
+            escaped = stream_url("", text).removeprefix(STREAM_PREFIX)
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} is not valid UTF-8; expected the name of a topic", param, ctx)
+        name = topic_name(TOPIC_PREFIX + escaped)
+        if isinstance(name, Problem):
+            self.fail(f"{text!r}: {name.message}", param, ctx)
+        return name
+
+
 path_argument: Final = click.argument("path", type=Path())
+topic_argument: Final = click.argument("topic", type=TopicName())
 timeout_option: Final = click.option(
     "--timeout",
     envvar="SEMEL_TIMEOUT",

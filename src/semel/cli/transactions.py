@@ -1,15 +1,14 @@
-"""`semel txn`, `semel groups` and `semel sinks`.
+"""`semel txn` and `semel sinks`.
 
-These commands inspect and change transactions, groups and sinks by hand.
+These commands inspect and change transactions and sinks by hand.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import click
-import msgspec
 
-from semel.cli.options import Name, Number, Offset, Path, path_argument, remote
+from semel.cli.options import Name, Number, Path, remote
 from semel.cli.output import (
     ChangingCommand,
     json_line,
@@ -21,9 +20,7 @@ from semel.cli.output import (
 )
 from semel.cli.owners import give, owner_options
 from semel.client import server_calls as calls
-from semel.client.group_calls import set_positions
 from semel.client.sync.client import Client
-from semel.client.values import Move, token_of
 from semel.model.rights import SINK, TRANSACTION
 
 epoch_option = click.option(
@@ -160,85 +157,6 @@ def change_txn_owner_command(client: Client, *, name: str, **options: Any) -> No
     Only its owner and administrators can use a transaction id.
     """
     give(client, TRANSACTION, name, **options)
-
-
-# ---- groups --------------------------------------------------------------------------------------
-
-
-@click.group("groups")
-def groups_command() -> None:
-    """Inspect the positions of groups, or set them by hand."""
-
-
-@groups_command.command("show")
-@click.argument("group", type=Name())
-@remote
-def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
-    """Show a group's positions, their pending changes, and the group's pinned step."""
-    document = client.run(calls.show_group(client.site, group))
-    if is_json:
-        write_stdout(json_line(document))
-        return
-    step = document["snapshot"]
-    print_facts({"group": group, "pinned_step": None if step is None else step["number"]})
-    metadata = document.get("metadata", {})
-    notes = {path: f"  {msgspec.json.encode(each).decode()}" for path, each in metadata.items()}
-    offsets = document["offsets"]
-    lines = [f"{offset}  {path}{notes.get(path, '')}" for path, offset in offsets.items()]
-    lines += [_pending_line(path, move) for path, move in document["pending"].items()]
-    write_lines(lines)
-
-
-def _pending_line(path: str, move: Mapping[str, Any]) -> str:
-    token = token_of(move["transaction_id"], move["transaction_epoch"])
-    until = "" if move["deadline"] is None else f" until {move['deadline']}"
-    return f"{move['to']}  {path}  if transaction {token} commits ({move['state']}{until})"
-
-
-def _read_metadata(
-    _context: click.Context, _option: click.Parameter, text: str | None
-) -> dict[str, str | int] | None:
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=dict[str, str | int])
-    except (msgspec.DecodeError, UnicodeError):
-        raise click.BadParameter(
-            """must be a JSON object with texts and integers, such as '{"batch": 7}'"""
-        ) from None
-
-
-@groups_command.command("set", cls=ChangingCommand)
-@click.argument("group", type=Name())
-@path_argument
-@click.argument("offset", type=Offset())
-@click.option("--expect", type=Offset(), help="Set the position only if it now equals this offset.")
-@click.option(
-    "--metadata",
-    callback=_read_metadata,
-    help="JSON object to store with the position. Without it, stored metadata is removed.",
-)
-@remote
-def set_command(
-    client: Client,
-    *,
-    group: str,
-    path: str,
-    offset: str,
-    expect: str | None,
-    metadata: dict[str, str | int] | None,
-    is_json: bool,
-) -> None:
-    """Set the position of a group in a stream."""
-    move: Move = offset if expect is None else (expect, offset)
-    flow = set_positions(client.site, group, {path: move}, {path: metadata})
-    positions = client.run(flow)
-    facts = {
-        "group": group,
-        "offsets": {path: positions.offsets[path]},
-        "versions": {path: positions.versions.get(path)},
-    }
-    report(f"group {group} is at {positions.offsets[path]} in {path}", facts, is_json=is_json)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------
