@@ -60,7 +60,7 @@ def show(frame: DataFrame) -> None:
     print(repr(frame), frame._jdf.queryExecution().toString())
 
 
-def use(spark: SparkSession, stream: str, folder: Path, server: dict[str, str]) -> None:
+def use(spark: SparkSession, stream: str, folder: Path, server: dict[str, Any]) -> None:
     """Read and write, in batches and in queries, also with failures."""
     rows = spark.read.format("semel").options(**server, stream=stream).load()
     show(rows)

@@ -8,14 +8,14 @@ returned. If the processor has no error stream, MessageFailed is raised.
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from semel.client.values import PREENCODED, decode, encode_json
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
-from semel.pipeline.failures import MESSAGE_BYTES_MAX, error_message
+from semel.pipeline.error_stream import MESSAGE_BYTES_MAX, Call, InputMessage, error_message
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, kind_of, takes_binding
 from semel.wire.json_depth import JSON_DEPTH_MAX, is_too_deep
@@ -23,18 +23,6 @@ from semel.wire.json_depth import JSON_DEPTH_MAX, is_too_deep
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class InputMessage(NamedTuple):
-    """A message from an input. `offset` is its ordinal in the stream, and `raw` is encoded JSON."""
-
-    binding: str
-    stream: str
-    offset: int
-    raw: bytes
-
-
-# The messages for one call of a function: for a join, one from every input; otherwise, one message.
-Call = Sequence[InputMessage]
 # A stream, and the encoded JSON value to append to it.
 Output = tuple[str, bytes]
 

@@ -18,10 +18,11 @@ from semel.client.server_calls import register_producer
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import CommitResult, Message, Move
+from semel.pipeline.error_stream import retry_stream
 from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of
-from semel.pipeline.values import Delivery, GraphError, ProcessorStopped, Step
+from semel.pipeline.values import Delivery, GraphError, ProcessorStopped, Range, Step
 from semel.version import install_advice
 
 LOG: Final = "semel.pipeline"  # the name of the logger for warnings
@@ -104,6 +105,12 @@ class Work(Struct, frozen=True):
     def evaluation(self) -> Evaluation:
         """The processor's function, with everything that is needed to call it."""
         return evaluation_of(self.graph, self.processor, self.step.hash)
+
+    @property
+    def retries(self) -> Range | None:
+        """The range of the retry stream in this step, or None if the step has no such range."""
+        path = retry_stream(self.graph.id, self.processor.id)
+        return next((r for r in self.step.ranges if r.stream == path and r.to > r.start), None)
 
     @property
     def delivery(self) -> Delivery:

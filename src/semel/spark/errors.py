@@ -1,6 +1,7 @@
 """The errors that readers and writers raise. Each message says what the user can do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
@@ -31,6 +32,10 @@ class DataLossError(RuntimeError):
 
 class StreamMissing(LookupError):
     """Raised if a stream does not exist. The message lists streams with similar paths."""
+
+
+class TopicMissing(LookupError):
+    """Raised if a topic does not exist. The message lists topics with similar names."""
 
 
 class ServerUnreachable(ConnectionError):
@@ -71,6 +76,21 @@ def not_a_semel_server(url: str, error: ClientError | None = None) -> ServerUnre
     """Return the error for a server that is not semel."""
     detail = f" ({error.message})" if error is not None else ""
     return ServerUnreachable(f"{url} is not a semel server{detail}: correct the option 'url'")
+
+
+def topic_missing(url: str, topic: str, names: Sequence[str], advice: str = "") -> TopicMissing:
+    """Return the error for a topic that does not exist. `names` are the topics that exist."""
+    hint = similar_names(topic, names) or f"the server has {', '.join(names[:3]) or 'no topics'};"
+    return TopicMissing(
+        f"there is no topic {topic} at {url}: {hint} `semel topics create {topic}` creates this"
+        f" topic{advice}"
+    )
+
+
+def similar_names(name: str, names: Sequence[str]) -> str | None:
+    """Return a question that names those of `names` that are like `name`, or None."""
+    near = get_close_matches(name, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
@@ -127,6 +147,7 @@ USER_ERRORS: Final = (
     ServerUnreachable,
     SparkOptionError,
     StreamMissing,
+    TopicMissing,
 )
 
 

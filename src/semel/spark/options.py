@@ -3,10 +3,9 @@
 The case of option names is ignored, because Spark sometimes changes names to lower case.
 """
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Final, NoReturn, TypeVar
 
@@ -21,9 +20,11 @@ from semel.client.credentials import (
     environment_token,
 )
 from semel.client.sync.client import Client
-from semel.model.limits import NUMBER_MAX
+from semel.model.limits import NUMBER_MAX, TOPIC_PARTITIONS_MAX
 from semel.model.messages import JSON_MEDIA_TYPE
-from semel.model.offsets import parse_offset
+from semel.model.partitioners import CRC32, HASHES
+from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST_NUMBER, StartOffsets, parse_starts
+from semel.spark.topics import checked_topic, partition_number
 
 # ---- values --------------------------------------------------------------------------------------
 # Each function parses the value `text` of the option `name`. If the value is invalid, the function
@@ -44,6 +45,19 @@ def read_path(name: str, text: str) -> str:
         return checked_path(text)
     except ValueError as error:
         raise SparkOptionError(f"{name}: {text!r} is not a valid stream path: {error}") from None
+
+
+def read_topic(name: str, text: str) -> str:
+    try:
+        return checked_topic(text)
+    except ValueError as error:
+        raise SparkOptionError(f"{name}: {text!r} is not a valid topic name: {error}") from None
+
+
+def read_partitioner(name: str, text: str) -> str:
+    if text.lower() not in HASHES:
+        raise SparkOptionError(f"{name} must be {' or '.join(HASHES)}, not {text!r}")
+    return text.lower()
 
 
 def read_paths(name: str, text: str) -> tuple[str, ...]:
@@ -74,6 +88,15 @@ def read_positive(name: str, text: str) -> int:
     number = read_natural(name, text)
     if not number:
         raise SparkOptionError(f"{name} must be an integer of at least 1, not {text!r}")
+    return number
+
+
+def read_partitions(name: str, text: str) -> int:
+    number = read_positive(name, text)
+    if number > TOPIC_PARTITIONS_MAX:
+        raise SparkOptionError(
+            f"{name} must be an integer of at most {TOPIC_PARTITIONS_MAX:,}, not {text!r}"
+        )
     return number
 
 
@@ -108,72 +131,6 @@ def read_seconds(name: str, text: str) -> float:
     return seconds
 
 
-# ---- start and end offsets -----------------------------------------------------------------------
-
-
-EARLIEST_NUMBER: Final = -2
-LATEST_NUMBER: Final = -1
-
-
-class StartOffsets(Struct, frozen=True):
-    """The value of the option startingOffsets or endingOffsets.
-
-    `by_stream` maps streams to offsets. `default` is the offset for all other streams. The
-    offset -2 means the head of a stream, and -1 means its stable offset.
-    """
-
-    default: int
-    by_stream: Mapping[str, int] = {}
-
-    def of(self, stream: str) -> int:
-        return self.by_stream.get(stream, self.default)
-
-    def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if `default`, or the offset of at least one of `streams`, is -1 (latest)."""
-        return self.default == LATEST_NUMBER or any(
-            self.of(stream) == LATEST_NUMBER for stream in streams
-        )
-
-
-EARLIEST: Final = StartOffsets(EARLIEST_NUMBER)
-LATEST: Final = StartOffsets(LATEST_NUMBER)
-_START_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_EXAMPLE: Final = 'write "earliest", "latest", or JSON such as {"orders": 23}'
-
-
-def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
-    """Parse startingOffsets or endingOffsets. Raises ValueError if the text is not valid.
-
-    `default` is the offset for each stream that the text does not name.
-    """
-    word = _START_WORDS.get(text.lower())
-    if word is not None:
-        return word
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict) or not document:
-        raise ValueError(f"{text!r} is not valid; {_EXAMPLE}")
-    by_stream = {name: _ordinal(name, value) for name, value in document.items()}
-    return StartOffsets(default, by_stream)
-
-
-def _ordinal(stream: str, value: object) -> int:
-    if isinstance(value, str):
-        value = parse_offset(value)
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or not EARLIEST_NUMBER <= value <= NUMBER_MAX
-    ):
-        raise ValueError(
-            f"the offset of {stream} is not valid; expected a number such as 23, an offset in the"
-            " form that semel prints, -1 (latest) or -2 (earliest)"
-        )
-    return value
-
-
 # ---- options -------------------------------------------------------------------------------------
 
 
@@ -183,7 +140,7 @@ T = TypeVar("T")
 Token = Secret | TokenFile
 RETRY_SECONDS_DEFAULT: Final = 120.0
 
-_COMMON: Final = ("url", "path", "token", "stream", "retryTimeout", "tokenFile")
+_COMMON: Final = ("url", "path", "token", "stream", "topic", "retryTimeout", "tokenFile")
 _SOURCE: Final = (
     *_COMMON,
     "subscribe",
@@ -202,6 +159,8 @@ _SINK: Final = (
     "txnVersion",
     "createStream",
     "contentType",
+    "partitions",
+    "partitioner",
     "checkpointLocation",
     "queryName",
 )
@@ -221,10 +180,14 @@ class ServerOptions(Struct, frozen=True):
 
 
 class SourceOptions(ServerOptions, frozen=True):
-    """The options of a read. Either `streams` lists the streams, or `pattern` selects them."""
+    """The options of a read: `streams` lists the streams, `pattern` selects them, or `topic` does.
+
+    The streams of `topic` are its partitions.
+    """
 
     streams: tuple[str, ...]
     pattern: str | None
+    topic: str | None
     starts: StartOffsets
     ends: StartOffsets | None
     starting_timestamp_ms: int | None
@@ -235,9 +198,16 @@ class SourceOptions(ServerOptions, frozen=True):
 
 
 class SinkOptions(ServerOptions, frozen=True):
-    """The options of a write. If `stream` is None, a column names the stream of each row."""
+    """The options of a write.
+
+    If both `stream` and `topic` are None, a column names the stream of each row. With `partitions`,
+    a topic that does not exist is created.
+    """
 
     stream: str | None
+    topic: str | None
+    partitions: int | None
+    partitioner: str
     app_id: str | None
     version: int | None
     is_creating: bool
@@ -249,7 +219,7 @@ class SinkOptions(ServerOptions, frozen=True):
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of a read. Raises SparkOptionError if an option is wrong."""
     values = _OptionReader(options, _SOURCE, _SINK, "read")
-    streams, pattern = _subscription(values)
+    subscription = _subscription(values)
     timestamp_ms = values.take("startingTimestamp", read_natural)
     if timestamp_ms is not None and values.has("startingOffsets"):
         raise SparkOptionError(
@@ -258,10 +228,11 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         url=values.url(),
         token=values.token(),
-        streams=streams,
-        pattern=pattern,
-        starts=_starts(values, "startingOffsets", streams) or EARLIEST,
-        ends=_ends(values, streams),
+        streams=subscription.streams,
+        pattern=subscription.pattern,
+        topic=subscription.topic,
+        starts=_starts(values, "startingOffsets", subscription) or EARLIEST,
+        ends=_ends(values, subscription),
         starting_timestamp_ms=timestamp_ms,
         max_offsets_per_trigger=values.take("maxOffsetsPerTrigger", read_positive),
         min_partitions=values.take("minPartitions", read_positive) or 1,
@@ -279,10 +250,14 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         raise SparkOptionError(
             'txnVersion works only together with txnAppId: add .option("txnAppId", ...)'
         )
+    _check_topic(values)
     return SinkOptions(
         url=values.url(),
         token=values.token(),
         stream=values.take("stream", read_path),
+        topic=values.take("topic", read_topic),
+        partitions=values.take("partitions", read_partitions),
+        partitioner=values.take("partitioner", read_partitioner) or CRC32,
         app_id=app_id,
         version=version,
         is_creating=values.flag("createStream", default=True),
@@ -376,23 +351,61 @@ def _refuse_unknown(
     raise SparkOptionError(f"unknown option {name!r}: {hint}")
 
 
-def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
-    """Return `(paths, None)` if the options list the streams, or else `((), pattern)`."""
-    named = [name for name in ("stream", "subscribe", "subscribePattern") if values.has(name)]
+class _Subscription(Struct, frozen=True):
+    """What a read covers: a list of streams, the streams that match a pattern, or a topic."""
+
+    streams: tuple[str, ...]
+    pattern: str | None
+    topic: str | None
+
+    def may_read(self, stream: str) -> bool:
+        if self.topic is not None:
+            return partition_number(self.topic, stream) is not None
+        return self.pattern is not None or stream in self.streams
+
+    def __str__(self) -> str:
+        if self.topic is not None:
+            return f'the partitions of {self.topic}: write {{"{self.topic}": {{"0": 23}}}}'
+        return ", ".join(self.streams)
+
+
+_SUBSCRIPTIONS: Final = ("stream", "subscribe", "subscribePattern", "topic")
+
+
+def _subscription(values: _OptionReader) -> _Subscription:
+    named = [name for name in _SUBSCRIPTIONS if values.has(name)]
     if len(named) != 1:
         present = " and ".join(named) if named else "none of them"
         raise SparkOptionError(
-            "set exactly one of the options 'stream', 'subscribe' and 'subscribePattern';"
+            "set exactly one of the options 'stream', 'subscribe', 'subscribePattern' and 'topic';"
             f" you set {present}"
         )
     stream = values.take("stream", read_path)
     paths = values.take("subscribe", read_paths) or ()
-    pattern = values.take("subscribePattern", read_pattern)
-    return (paths if stream is None else (stream,)), pattern
+    return _Subscription(
+        streams=paths if stream is None else (stream,),
+        pattern=values.take("subscribePattern", read_pattern),
+        topic=values.take("topic", read_topic),
+    )
+
+
+def _check_topic(values: _OptionReader) -> None:
+    """Raise SparkOptionError if options of a write about topics do not match."""
+    if values.has("stream") and values.has("topic"):
+        raise SparkOptionError("stream and topic cannot be used together: remove one")
+    for name, needed in (("partitions", "topic"), ("partitioner", "partitions")):
+        if values.has(name) and not values.has(needed):
+            raise SparkOptionError(
+                f'{name} works only together with {needed}: add .option("{needed}", ...)'
+            )
+    if values.has("partitions") and not values.flag("createStream", default=True):
+        raise SparkOptionError(
+            "with partitions a missing topic is created, but createStream is false: remove one"
+        )
 
 
 def _starts(
-    values: _OptionReader, name: str, streams: tuple[str, ...], default: int = EARLIEST_NUMBER
+    values: _OptionReader, name: str, covered: _Subscription, default: int = EARLIEST_NUMBER
 ) -> StartOffsets | None:
     text = values.text(name)
     if text is None:
@@ -401,16 +414,16 @@ def _starts(
         starts = parse_starts(text, default)
     except ValueError as error:
         raise SparkOptionError(f"{name}: {error}") from None
-    unread = sorted(set(starts.by_stream) - set(streams)) if streams else []
-    if unread:
-        raise SparkOptionError(
-            f"{name}: this query does not read {unread[0]!r}; it reads only {', '.join(streams)}"
-        )
+    for stream in sorted(starts.by_stream):
+        if not covered.may_read(stream):
+            raise SparkOptionError(
+                f"{name}: this query does not read {stream!r}; it reads only {covered}"
+            )
     return starts
 
 
-def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | None:
-    ends = _starts(values, "endingOffsets", streams, LATEST_NUMBER)
+def _ends(values: _OptionReader, covered: _Subscription) -> StartOffsets | None:
+    ends = _starts(values, "endingOffsets", covered, LATEST_NUMBER)
     if ends is not None and EARLIEST_NUMBER in (ends.default, *ends.by_stream.values()):
         raise SparkOptionError(
             "endingOffsets cannot be 'earliest' (-2), because no messages are before the start of a"

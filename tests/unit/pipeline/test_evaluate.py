@@ -11,15 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import BODY_BYTES_MAX
-from semel.pipeline.evaluate import (
-    Call,
-    Evaluation,
-    InputMessage,
-    MessageFailed,
-    evaluate,
-    evaluation_of,
-)
-from semel.pipeline.failures import MESSAGE_BYTES_MAX
+from semel.pipeline.error_stream import MESSAGE_BYTES_MAX, Call, InputMessage
+from semel.pipeline.evaluate import Evaluation, MessageFailed, evaluate, evaluation_of
 from semel.pipeline.graph.graph import Graph
 from tests.unit.pipeline.graphs import pair, same
 
@@ -121,6 +114,16 @@ def test_an_error_message_tells_all_there_is() -> None:
         "inputs": [
             {"stream": "s-in", "offset": "0000000000000000_0000000000000000", "value": {"n": 1}}
         ],
+        "group": "g/p",
+        "stream": "s-in",
+        "offset": "0000000000000000_0000000000000000",
+        "incarnation": None,
+        "key": None,
+        "headers": {},
+        "timestamp_ms": None,
+        "content_type": "application/json",
+        "attempts": 1,
+        "value": {"n": 1},
         "context": {},
         "cause": {"class": "ValueError", "message": "no 1"},
         "hash": "h",

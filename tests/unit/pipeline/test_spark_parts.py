@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from semel.client.values import Message
+from semel.pipeline.error_stream import RETRIES
 from semel.pipeline.spark.reading import split_join_parts, split_parts
 from semel.pipeline.values import Range
 
@@ -29,6 +30,17 @@ def test_alternatives_are_cut_in_the_order_of_bindings_then_offsets(
     assert taken == [("y", n) for n in range(3)] + [("x", n) for n in range(5, 15)]
     assert len(parts) <= min(tasks, 13) + 2
     assert all(one.to > one.start for part in parts for one in part.ranges.values())
+
+
+def test_the_range_of_the_retry_stream_is_split_on_its_own() -> None:
+    ranges = [Range("a", "i", 0, 4), Range("retries", "j", 3, 7)]
+    (own,) = split_parts({"in": "a"}, ranges, 2, 3)
+    assert own.ranges == {"in": ranges[0]}
+    (retried,) = split_parts({RETRIES: "retries"}, ranges, 2, 3)
+    assert retried.ranges == {RETRIES: ranges[1]}
+    nothing: dict[str, list[Message]] = {"x": [], "y": [], RETRIES: [message(3)]}
+    pair = [Range("a", "i", 2, 2), Range("b", "k", 5, 5), ranges[1]]
+    assert split_join_parts({"x": "a", "y": "b"}, pair, nothing, 2, 1) == []
 
 
 def test_a_step_of_nothing_has_no_parts() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from semel.spark.options import StartOffsets
+from semel.spark.offsets import StartOffsets
 from semel.spark.source.catalog import StreamPosition
 from semel.spark.source.readers import PIN, from_document, is_pin, to_document
 

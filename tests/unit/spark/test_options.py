@@ -5,19 +5,12 @@ import pickle
 import pytest
 
 from semel.client.credentials import TokenFile
-from semel.spark.options import (
-    EARLIEST,
-    EARLIEST_NUMBER,
-    LATEST,
-    LATEST_NUMBER,
-    SparkOptionError,
-    client_for,
-    parse_sink,
-    parse_source,
-)
+from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER
+from semel.spark.options import SparkOptionError, client_for, parse_sink, parse_source
 
 URL = "http://127.0.0.1:4437"
 READ = {"url": URL, "stream": "orders"}
+TOPIC = {"url": URL, "topic": "orders"}
 WRITE = {"url": URL, "stream": "totals"}
 
 
@@ -68,6 +61,19 @@ def test_offsets_of_a_pattern_may_name_any_stream() -> None:
     assert (options.starts.of("ab"), options.starts.of("ac")) == (3, EARLIEST_NUMBER)
 
 
+@pytest.mark.parametrize(
+    "text", ['{"orders": {"0": 23, "1": -2}}', '{"orders/0": 23, "orders": {"1": -2}}']
+)
+def test_offsets_of_a_topic_may_be_by_partition_or_by_stream(text: str) -> None:
+    options = parse_source({**TOPIC, "startingOffsets": text})
+    assert (options.topic, options.streams, options.pattern) == ("orders", (), None)
+    assert dict(options.starts.by_stream) == {"orders/0": 23, "orders/1": EARLIEST_NUMBER}
+    assert options.starts.of("orders/2") == EARLIEST_NUMBER
+    ends = parse_source({**TOPIC, "endingOffsets": '{"orders": {"0": 23, "1": -1}}'}).ends
+    assert ends is not None
+    assert [ends.of(f"orders/{at}") for at in range(3)] == [23, LATEST_NUMBER, LATEST_NUMBER]
+
+
 def test_words_for_offsets_are_read_whatever_their_case() -> None:
     assert parse_source({**READ, "startingOffsets": "Latest"}).starts == LATEST
     assert parse_source({**READ, "startingOffsets": "earliest"}).starts == EARLIEST
@@ -108,6 +114,14 @@ def test_a_write_needs_only_an_address_since_rows_may_name_their_streams() -> No
     assert options.content_type == "application/json"
 
 
+def test_a_topic_may_be_written_and_created() -> None:
+    options = parse_sink(TOPIC)
+    assert (options.topic, options.stream, options.partitions) == ("orders", None, None)
+    created = parse_sink({**TOPIC, "partitions": "8", "partitioner": "Murmur2"})
+    assert (created.partitions, created.partitioner) == (8, "murmur2")
+    assert parse_sink({**TOPIC, "partitions": "1000"}).partitioner == "crc32"
+
+
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
@@ -116,6 +130,24 @@ def test_a_write_needs_only_an_address_since_rows_may_name_their_streams() -> No
         ({"url": "localhost:4437", "stream": "a"}, "such as http://127.0.0.1:4437"),
         ({"url": URL}, "you set none of them"),
         ({**READ, "subscribe": "a"}, "you set stream and subscribe"),
+        ({**READ, "topic": "a"}, "you set stream and topic"),
+        ({"url": URL, "topic": "a//b"}, "'a//b' is not a valid topic name"),
+        ({"url": URL, "topic": ""}, "'' is not a valid topic name"),
+        ({"url": URL, "topic": "a" * 501}, "it is longer than 500 bytes"),
+        ({"url": URL, "topic": "/".join("a" * 16)}, "is not a valid topic name"),
+        ({**TOPIC, "startingOffsets": '{"orders": 5}'}, 'write {"orders": {"0": 23}}'),
+        ({**TOPIC, "startingOffsets": '{"other": {"0": 5}}'}, "does not read 'other/0'"),
+        ({**TOPIC, "startingOffsets": '{"orders": {"00": 5}}'}, "does not read 'orders/00'"),
+        ({**TOPIC, "startingOffsets": '{"orders": {"1000": 5}}'}, "does not read 'orders/1000'"),
+        ({**TOPIC, "startingOffsets": '{"orders": {"x": 5}}'}, "does not read 'orders/x'"),
+        ({**TOPIC, "startingOffsets": '{"orders": {"0": {}}}'}, "offset of orders/0 is not valid"),
+        (
+            {**TOPIC, "startingOffsets": '{"orders": {"0": 1}, "orders/0": 2}'},
+            "orders/0 has two offsets; remove one",
+        ),
+        ({**TOPIC, "endingOffsets": '{"orders": {"0": -2}}'}, "cannot be 'earliest' (-2)"),
+        ({**TOPIC, "partitions": "8"}, "cannot be used in a read: remove the option"),
+        ({**READ, "startingOffsets": '{"orders": {"0": 5}}'}, "does not read 'orders/0'; it reads"),
         ({"url": URL, "subscribe": " , "}, 'write comma-separated paths, such as "orders,refunds"'),
         ({"url": URL, "stream": "a//b"}, "'a//b' is not a valid stream path"),
         ({"url": URL, "subscribePattern": "("}, "is not a regular expression"),
@@ -175,6 +207,14 @@ def test_a_read_that_makes_no_sense_is_refused_in_one_line(
         ({**WRITE, "startingOffsets": "latest"}, "cannot be used in a write: remove the option"),
         ({**WRITE, "createStream": "1"}, "must be true or false"),
         ({"url": URL, "stream": ""}, "is not a valid stream path"),
+        ({**WRITE, "topic": "a"}, "stream and topic cannot be used together: remove one"),
+        ({**WRITE, "partitions": "8"}, 'add .option("topic", ...)'),
+        ({**TOPIC, "partitioner": "crc32"}, 'add .option("partitions", ...)'),
+        ({**TOPIC, "partitions": "0"}, "must be an integer of at least 1, not '0'"),
+        ({**TOPIC, "partitions": "1001"}, "must be an integer of at most 1,000, not '1001'"),
+        ({**TOPIC, "partitions": "2", "partitioner": "md5"}, "must be crc32 or murmur2, not 'md5'"),
+        ({**TOPIC, "partitions": "2", "createStream": "false"}, "createStream is false"),
+        ({**TOPIC, "subscribe": "a"}, "cannot be used in a write: remove the option"),
     ],
 )
 def test_a_write_that_makes_no_sense_is_refused_in_one_line(

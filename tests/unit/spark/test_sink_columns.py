@@ -54,6 +54,31 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
     assert find_columns(given, "totals").named[0][1] == "stream"
 
 
+def test_with_a_topic_a_key_is_always_the_key_and_a_stream_never_routes() -> None:
+    given = schema("stream string, Key binary, id long")
+    assert find_columns(given, None, "orders") == SinkColumns(
+        None, None, 1, None, None, ((0, "stream"), (2, "id"))
+    )
+    assert find_columns(given, "totals").key is None
+    copied = schema("key string, value string, stream string, timestamp timestamp")
+    assert find_columns(copied, None, "orders") == SinkColumns(1, None, 0, None, 3, ())
+    assert find_columns(schema("id long"), None, "orders").key is None
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("key long, id long", "'key' is bigint; expected string or binary, because the key"),
+        ("key long, value string", "'key' is bigint; expected string or binary, because the key"),
+        ("key string, KEY string, id long", "two columns are named 'key'"),
+        ("key string", "there is no column with data"),
+    ],
+)
+def test_a_key_that_cannot_select_a_partition_is_refused(ddl: str, words: str) -> None:
+    with pytest.raises(SparkOptionError, match=words):
+        find_columns(schema(ddl), None, "orders")
+
+
 @pytest.mark.parametrize(
     ("ddl", "stream", "words"),
     [
@@ -68,7 +93,7 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
         ("value string, headers string", "s", "column 'headers' is string; expected array<struct"),
         ("value string, headers nested", "s", "column 'headers'"),
         ("value string, timestamp long", "s", "column 'timestamp' is bigint"),
-        ("stream string", None, "the only column is 'stream'"),
+        ("stream string", None, "there is no column with data"),
         ("v variant", "s", "column 'v' is variant"),
         ("v interval", "s", "cast the column to string"),
         ("v nested", "s", "column 'v.x' is variant"),

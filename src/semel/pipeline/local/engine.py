@@ -18,10 +18,9 @@ from semel.client.values import (
     Registration,
 )
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
+from semel.pipeline.error_stream import RETRIES, Call, InputMessage, call_again
 from semel.pipeline.evaluate import (
-    Call,
     Evaluation,
-    InputMessage,
     arrow_batch_of,
     calls_from,
     evaluate,
@@ -105,17 +104,32 @@ def _complaint(processor: Processor) -> str | None:
 
 
 def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) -> Sequence[Call]:
-    """Return the calls to make to the function. `messages` maps each binding to its messages."""
+    """Return the calls to make to the function. `messages` maps each binding to its messages.
+
+    The messages of the binding RETRIES are dead letters. Their calls are the last.
+    """
     inputs = (
         [_input(binding, evaluation.inputs[binding], message) for message in batch]
         for binding, batch in messages.items()
+        if binding != RETRIES
     )
-    return calls_from(inputs, is_join=evaluation.is_join)
+    calls = calls_from(inputs, is_join=evaluation.is_join)
+    retried = [_input(RETRIES, RETRIES, message) for message in messages.get(RETRIES, ())]
+    return [*calls, *(call_again(evaluation.inputs, message) for message in retried)]
 
 
 def _input(binding: str, path: str, message: Message) -> InputMessage:
     assert isinstance(message.ordinal, int), "a message from the server has no offset"
-    return InputMessage(binding, path, message.ordinal, message.raw)
+    return InputMessage(
+        binding,
+        path,
+        message.ordinal,
+        message.raw,
+        incarnation=getattr(message.source, "incarnation", None),
+        key=message.key,
+        headers=message.headers,
+        time_ms=message.written_ms if message.time_ms is None else message.time_ms,
+    )
 
 
 def deliver(work: Work, calls: Sequence[Call]) -> None:

@@ -1,18 +1,20 @@
 """Classes that read a processor's inputs in advance, wait for messages, and plan steps."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from typing import Final
 
-from semel.client.errors import ProtocolError, StreamGone
-from semel.client.reading import PageReader
+from semel.client.errors import ProtocolError, StreamGone, StreamNotFound
+from semel.client.reading import PageReader, StreamName
 from semel.client.stream_calls import StreamCalls
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import START, Message, StreamInfo
 from semel.model.offsets import parse_offset, print_offset
+from semel.pipeline.error_stream import RETRIES, retry_stream
 from semel.pipeline.executor import ProcessorRun
 from semel.pipeline.values import Range
 
@@ -122,7 +124,9 @@ class Feed:
     def _reader_at(self, position: int) -> PageReader:
         calls = StreamCalls(self._client.site, self.path)
         offset = print_offset(position) if position else START
-        return PageReader(calls, offset, is_live=True, waits_at_end=self._waits_at_end)
+        reader = PageReader(calls, offset, is_live=True, waits_at_end=self._waits_at_end)
+        reader.source = StreamName(self.path, self.incarnation)
+        return reader
 
 
 class EndFeed(Feed):
@@ -189,6 +193,84 @@ def _ordinal(offset: int | str | None) -> int:
     return offset
 
 
+# ---- retries -------------------------------------------------------------------------------------
+
+
+_LOOK_SECONDS: Final = 1.0
+
+
+class Retries:
+    """Finds and reads a processor's retry stream. The first replay of dead letters creates it.
+
+    `feed` is None as long as the stream does not exist. A draining run reads the messages that
+    exist at its start. Any other run looks for messages before each read that can wait, and
+    otherwise at most once a second.
+    """
+
+    def __init__(
+        self,
+        running: ProcessorRun,
+        path: str,
+        *,
+        reads_ahead: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self.feed: Feed | None = None
+        self._running = running
+        self._make: Callable[..., Feed] = Feed if reads_ahead else EndFeed
+        self._clock = clock
+        self._next_look = 0.0
+
+    @property
+    def has_ready(self) -> bool:
+        """True if messages for a step are available."""
+        return self.feed is not None and self.feed.has_ready
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if there is nothing to read, as of the last response."""
+        return self.feed is None or (not self.feed.has_ready and self.feed.is_at_end)
+
+    def place(self, position: int) -> None:
+        """Start reading at the position of the processor's group, if the stream exists."""
+        self.feed = self._found(position)
+
+    def look(self, *, is_due: bool) -> None:
+        """Read the next messages, unless there are some already.
+
+        Without `is_due`, do this only if the last look was a second ago.
+        """
+        is_draining = self._running.is_draining
+        if self.has_ready or not (is_due or is_draining or self._next_look <= self._clock()):
+            return
+        self._next_look = self._clock() + _LOOK_SECONDS
+        try:
+            if self.feed is not None:
+                self.feed.fetch()
+                return
+        except (StreamNotFound, StreamGone):
+            self.feed = None  # it was deleted, and perhaps created again
+        if not is_draining:
+            self.feed = self._found(0)
+            if self.feed is not None:
+                self.feed.fetch()
+
+    def _found(self, position: int) -> Feed | None:
+        """Return a feed that reads the stream from a position, or None if there is no stream."""
+        running = self._running
+        feed = self._make(running.client, self.path, running.stop)
+        try:
+            info = feed.info()
+        except (StreamNotFound, StreamGone):
+            return None
+        if running.is_draining:
+            end = parse_offset(info.next_offset)
+            feed = self._make(running.client, self.path, running.stop, limit=end)
+        feed.place(position, info.incarnation or "")
+        return feed
+
+
 # ---- inputs --------------------------------------------------------------------------------------
 
 
@@ -204,7 +286,9 @@ Planned = dict[str, tuple[list[Message], Range]]
 class Inputs:
     """The feeds of a processor. Each feed reads one input.
 
-    `limits` maps a stream to the offset at which reading stops. Other streams have no limit.
+    `limits` maps a stream to the offset at which reading stops. Other streams have no limit. A
+    processor with an error stream has one more feed while its retry stream exists: that of the
+    binding RETRIES.
     """
 
     def __init__(
@@ -226,14 +310,25 @@ class Inputs:
         make: Callable[..., Feed] = EndFeed
         if reads:
             make = partial(Feed, waits_at_end=self._waits_at_end)
-        self.by_binding = {
+        self._own = {
             binding: make(running.client, path, running.stop, limit=limits.get(path))
             for binding, path in processor.inputs.items()
         }
+        self._retries: Retries | None = None
+        if running.graph.errors_of(processor) is not None:
+            path = retry_stream(running.graph.id, processor.id)
+            self._retries = Retries(running, path, reads_ahead=reads)
+
+    @property
+    def by_binding(self) -> dict[str, Feed]:
+        """The feeds, keyed by binding."""
+        if self._retries is None or self._retries.feed is None:
+            return self._own
+        return {**self._own, RETRIES: self._retries.feed}
 
     @property
     def feeds(self) -> list[Feed]:
-        """The feeds, in the order of the bindings."""
+        """The feeds, in the order of the bindings. That of the retry stream is the last."""
         return list(self.by_binding.values())
 
     @property
@@ -250,17 +345,20 @@ class Inputs:
         A stream without a position is read from its first message. Raises ProtocolError if the
         server is not semel.
         """
-        for feed in self.feeds:
+        for feed in self._own.values():
             incarnation = feed.info().incarnation
             if incarnation is None:
                 raise ProtocolError("pipelines require a semel server; this server is not semel")
             feed.place(positions.get(feed.path, 0), incarnation)
+        if self._retries is not None:
+            self._retries.place(positions.get(self._retries.path, 0))
 
     def move(self, ranges: Iterable[Range]) -> None:
         """Set the position of each feed to the end of its committed range."""
         ends = {range.stream: range.to for range in ranges}
         for feed in self.feeds:
-            feed.advance(ends[feed.path])
+            if feed.path in ends:
+                feed.advance(ends[feed.path])
 
     def wait(self, on_idle: Callable[[], None]) -> bool:
         """Wait until there are messages for a step, and return True.
@@ -275,24 +373,35 @@ class Inputs:
             # Call this before the read. If it returns True, no more messages will be written, and
             # the read gets all that there are.
             is_ending = self._running.is_ending()
-            for feed in self.feeds:
-                if not feed.has_ready:
-                    if feed.is_at_end:
-                        on_idle()
-                    feed.fetch()
+            self._fetch(on_idle)
             if self._is_enough():
                 return True
             if self._is_exhausted(is_ending=is_ending):
                 return False
             if not self._waits_at_end and all(
-                feed.has_ready or feed.is_at_end for feed in self.feeds
+                feed.has_ready or feed.is_at_end for feed in self._own.values()
             ):
                 self._running.stop.wait(pause)
                 pause = min(2 * pause, self._pause_max)
         return False
 
+    def _fetch(self, on_idle: Callable[[], None]) -> None:
+        """Read the next messages of each input that has none ready."""
+        if self._retries is not None:
+            (first, *_) = self._own.values()
+            self._retries.look(is_due=self._waits_at_end and first.is_at_end)
+            if self._retries.has_ready:
+                return  # the reads below can wait for messages
+        for feed in self._own.values():
+            if not feed.has_ready:
+                if feed.is_at_end:
+                    on_idle()
+                feed.fetch()
+
     def _is_enough(self) -> bool:
-        filled = [feed.has_ready for feed in self.feeds]
+        if self._retries is not None and self._retries.has_ready:
+            return True
+        filled = [feed.has_ready for feed in self._own.values()]
         return all(filled) if self._running.processor.is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
@@ -304,17 +413,25 @@ class Inputs:
         """
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))
-            for feed in self.feeds
+            for feed in self._own.values()
         ]
+        if self._retries is not None and not self._retries.is_at_end:
+            return False
         return any(empty) if self._running.processor.is_join else all(empty)
 
     def plan(self) -> Planned:
         """Take the messages for a step from the feeds.
 
         Return a mapping from each binding to its messages and their range. A join takes the same
-        number of messages from each input.
+        number of messages from each input, perhaps none if there are messages to process again. The
+        retry stream is in a step only if it has messages.
         """
-        count = max(self._count // (1 if self._running.processor.is_join else len(self.feeds)), 1)
-        if self._running.processor.is_join:
-            count = min(count, *[len(feed.ready) for feed in self.feeds])
-        return {binding: feed.take(count) for binding, feed in self.by_binding.items()}
+        is_join = self._running.processor.is_join
+        has_retries = self._retries is not None and self._retries.has_ready
+        count = max(self._count // ((1 if is_join else len(self._own)) + has_retries), 1)
+        counts = dict.fromkeys(self._own, count)
+        if is_join:
+            ready = min(len(feed.ready) for feed in self._own.values())
+            counts = dict.fromkeys(self._own, min(count, ready))
+        feeds = self.by_binding if has_retries else self._own
+        return {binding: feed.take(counts.get(binding, count)) for binding, feed in feeds.items()}

@@ -27,6 +27,7 @@ from semel.client.group_calls import pin, positions, snapshot
 from semel.client.values import CommitResult, Message, PinnedRange, PinnedStep
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
+from semel.pipeline.error_stream import RETRIES
 from semel.pipeline.evaluate import MessageFailed
 from semel.pipeline.executor import Executor, Moves, ProcessorRun, RunState, StepOutput, Work
 from semel.pipeline.failures import explained
@@ -132,9 +133,15 @@ class StepLoop:
         """Return True if this step starts at the current position of every input.
 
         Otherwise, either the step was committed, or the inputs or the positions were changed after
-        the step was stored. Such a step is never run again.
+        the step was stored. Such a step is never run again. The retry stream is only in a step that
+        takes messages from it.
         """
-        starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
+        named = {r.stream for r in step.ranges}
+        starts = {
+            (feed.path, feed.incarnation, feed.position)
+            for binding, feed in self._inputs.by_binding.items()
+            if binding != RETRIES or feed.path in named
+        }
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
 
     def next_step(self) -> None:
@@ -163,8 +170,10 @@ class StepLoop:
         batches = {
             binding: feed.exactly(ranges[feed.path])
             for binding, feed in self._inputs.by_binding.items()
+            if feed.path in ranges
         }
-        if self._processor.is_join and len(set(map(len, batches.values()))) > 1:
+        counts = {len(batch) for binding, batch in batches.items() if binding != RETRIES}
+        if self._processor.is_join and len(counts) > 1:
             raise self._running.stopped(
                 f"messages of {_where(step)} were trimmed, so the inputs cannot be joined any more;"
                 " use `semel groups set` to set the group's positions to messages that exist"

@@ -26,7 +26,8 @@ from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.pipeline.evaluate import Call, calls_from
+from semel.pipeline.error_stream import RETRIES, Call
+from semel.pipeline.evaluate import calls_from
 from semel.pipeline.executor import Committer, ProcessorRun, StepOutput, Work
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of, takes_binding
@@ -163,8 +164,14 @@ class SparkEngine:
         # transactions.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
-            return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
-        return split_parts(inputs, ranges, tasks, self.task_messages_min)
+            messages = work.messages()
+            parts = split_join_parts(inputs, ranges, messages, tasks, self.task_messages_min)
+        else:
+            parts = split_parts(inputs, ranges, tasks, self.task_messages_min)
+        if work.retries is None:
+            return parts
+        retried = {RETRIES: work.retries.stream}
+        return [*parts, *split_parts(retried, ranges, tasks, self.task_messages_min)]
 
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
         """Call the function of a sink processor on the driver.
@@ -190,7 +197,7 @@ class SparkEngine:
             [
                 message
                 for page in read_parts(access_of(work.url, work.token), ranges[path])
-                for message in input_messages(binding, page, path)
+                for message in input_messages(binding, page, ranges[path])
             ]
             for binding, path in work.processor.inputs.items()
         )

@@ -11,18 +11,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semel.client.errors import ClientError
+from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.group_calls import positions
+from semel.client.stream_calls import StreamCalls
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
+from semel.pipeline.error_stream import RETRIES, retry_stream
 from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.executor import ProcessorRun, RunState, StepOutput, Work
 from semel.pipeline.graph import topology
 from semel.pipeline.graph.processors import Processor
-from semel.pipeline.spark.reading import FRAME, FRAME_NAMES, InputPart, access_of
+from semel.pipeline.spark.reading import FRAME, FRAME_NAMES, InputPart, ServerAccess, access_of
 from semel.pipeline.spark.tasks import (
     TAGGED_DDL,
     ReadTask,
+    RetriedRows,
     StageTask,
     StagingTarget,
     Tagger,
@@ -43,9 +46,9 @@ def input_frames(
     evaluation = without_function(work.evaluation)
     frames = {}
     for binding in work.processor.inputs:
-        own = tuple(part for part in parts if binding in part.ranges)
+        own = tuple(part for part in parts if {binding, RETRIES} & part.ranges.keys())
         frames[binding] = numbered(spark, len(own)).mapInArrow(
-            ReadTask(evaluation, own, access_of(work.url, work.token)), FRAME
+            ReadTask(evaluation, binding, own, access_of(work.url, work.token)), FRAME
         )
     return frames
 
@@ -60,7 +63,7 @@ def run_frames(work: Work, frames: Mapping[str, DataFrame], target: StagingTarge
     evaluation = without_function(work.evaluation)
     outcomes = []
     for path, frame in outputs.items():
-        task = StageTask(tagger_of(evaluation, path, frame), target)
+        task = StageTask(tagger_of(evaluation, path, frame, target.server), target)
         outcomes += run_job(frame, task)
     return step_output_of(outcomes, offset_count(work))
 
@@ -99,9 +102,9 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
     return {path: frames[path] for path in outputs.values() if path in frames}
 
 
-def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
+def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame, server: ServerAccess) -> Tagger:
     """Return a Tagger for `frame`. Raises EngineFailed if its columns cannot form messages."""
-    tagger = Tagger(evaluation, path, tuple(frame.columns))
+    tagger = Tagger(evaluation, path, tuple(frame.columns), server)
     complaint = tagger.complaint()
     if complaint is not None:
         raise EngineFailed(complaint)
@@ -211,10 +214,10 @@ class QueryLoop:
         Spark counts the rows for each stream. The counts are part of the query's progress.
         """
         processor = self._running.processor
-        frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
+        frames = {binding: self._frame(binding) for binding in processor.inputs}
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
         tagged = {
-            path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
+            path: frame.mapInArrow(tagger_of(evaluation, path, frame, self._server), TAGGED_DDL)
             for path, frame in call_function(processor, frames).items()
         }
         stream = functions.col("stream")
@@ -224,11 +227,30 @@ class QueryLoop:
         ]
         return union(tagged).observe(_COUNTS, *counts)
 
-    def _frame(self, path: str) -> DataFrame:
-        options = {**self._server.options, "stream": path}
-        reader = self._spark.readStream.format("semel").options(**options)
-        frame = reader.load().withColumn("value", functions.col("value").cast("string"))
-        return frame.select(*FRAME_NAMES)
+    def _frame(self, binding: str) -> DataFrame:
+        """Return the messages of an input, and the dead letters that are to be processed again.
+
+        The query reads the retry stream with the same source, so that the Spark checkpoint has the
+        same sources whether the stream exists or not.
+        """
+        running = self._running
+        inputs = running.processor.inputs
+        path, retries = inputs[binding], retry_stream(running.graph.id, running.processor.id)
+        reader = self._spark.readStream.format("semel").options(**self._server.options)
+        if self._errors is None or "," in path or not self._exists(retries):
+            frame = reader.option("stream", path).load()
+            frame = frame.withColumn("value", functions.col("value").cast("string"))
+            return frame.select(*FRAME_NAMES)
+        read = reader.option("subscribe", f"{path},{retries}").option("includeHeaders", "true")
+        return read.load().mapInArrow(RetriedRows(inputs, binding, retries), FRAME)
+
+    def _exists(self, path: str) -> bool:
+        client = self._running.client
+        try:
+            client.run_until_stopped(StreamCalls(client.site, path).head(), self._running.cut)
+        except (StreamNotFound, StreamGone):
+            return False
+        return True
 
     def _note(self, query: StreamingQuery) -> None:
         """Copy the query's progress to the gauge, and its positions to the group on the server."""

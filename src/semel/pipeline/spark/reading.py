@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec import Struct
@@ -17,10 +18,14 @@ from pyspark.sql.types import (
 
 from semel.client.computed import FieldValue
 from semel.client.credentials import Secret, TokenFile
-from semel.client.values import Message
-from semel.pipeline.evaluate import InputMessage
+from semel.client.errors import OffsetTrimmed, StreamGone, StreamNotFound
+from semel.client.reading import PageReader
+from semel.client.stream_calls import StreamCalls
+from semel.client.values import Message, ordinal_of
+from semel.model.offsets import print_offset
+from semel.pipeline.error_stream import RETRIES, InputMessage, call_again
 from semel.pipeline.values import Range
-from semel.spark.options import SourceOptions, parse_source
+from semel.spark.options import SourceOptions, client_for, parse_sink, parse_source
 from semel.spark.source.columns import Columns, columns_for, source_schema
 from semel.spark.source.slices import OffsetRange, Span, read_offset_range
 
@@ -36,6 +41,7 @@ FRAME = StructType(
     ]
 )
 FRAME_NAMES = tuple(FRAME.names)
+_TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 class ServerAccess(Struct, frozen=True):
@@ -76,13 +82,98 @@ def read_parts(
     return read_offset_range(options, columns, OffsetRange(part.stream, span))
 
 
-def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[InputMessage]:
-    """Return the rows of a page as messages of the input `binding`."""
-    values, offsets = page.column("value").to_pylist(), page.column("offset").to_pylist()
+def input_messages(binding: str, page: pa.RecordBatch, part: Range) -> list[InputMessage]:
+    """Return the rows of a page, which is of `part`, as messages of the input `binding`."""
+    times = page.column("timestamp").cast(pa.int64()).to_pylist()
+    headers = _column(page, "headers")
     return [
-        InputMessage(binding, stream, offset, raw)
-        for offset, raw in zip(offsets, values, strict=True)
+        InputMessage(
+            binding,
+            part.stream,
+            offset,
+            raw,
+            incarnation=part.incarnation,
+            key=key,
+            headers=() if pairs is None else [(pair["key"], pair["value"]) for pair in pairs],
+            time_ms=time_us // 1000,
+        )
+        for offset, raw, key, pairs, time_us in zip(
+            page.column("offset").to_pylist(),
+            page.column("value").to_pylist(),
+            _column(page, "key"),
+            headers,
+            times,
+            strict=True,
+        )
     ]
+
+
+def _column(page: pa.RecordBatch, name: str) -> Sequence[Any]:
+    """Return the values of a column that is often null."""
+    column = page.column(name)
+    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
+
+
+def retried_frame(
+    page: pa.RecordBatch, part: Range, inputs: Mapping[str, str], binding: str
+) -> pa.RecordBatch:
+    """Return the dead letters in a page of the retry stream as rows of the input `binding`.
+
+    The rows have the columns that a function sees in its input DataFrame. The stream and the offset
+    are those of the message that failed.
+    """
+    messages = [
+        each
+        for message in input_messages(RETRIES, page, part)
+        for each in call_again(inputs, message)
+        if each.binding == binding
+    ]
+    columns = [
+        pa.array([each.key for each in messages], pa.binary()),
+        pa.array([each.raw for each in messages], pa.binary()).cast(pa.string()),
+        pa.array([each.stream for each in messages], pa.string()),
+        pa.array([each.offset for each in messages], pa.int64()),
+        pa.array([(each.time_ms or 0) * 1000 for each in messages], pa.int64()).view(_TIME),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(FRAME_NAMES))
+
+
+class Originals:
+    """Reads single messages again, by the streams and offsets in rows of a DataFrame."""
+
+    def __init__(self, server: ServerAccess) -> None:
+        self._client = client_for(parse_sink(server.options))
+        self._pages: dict[str, dict[int, InputMessage]] = {}  # the last page of each stream
+
+    def read(self, stream: str, offset: int) -> InputMessage | None:
+        """Return the message at an offset of a stream, or None if it does not exist any more."""
+        page = self._pages.get(stream, {})
+        if offset not in page:
+            page = self._pages[stream] = self._read(stream, offset)
+        return page.get(offset)
+
+    def _read(self, stream: str, offset: int) -> dict[int, InputMessage]:
+        """Return the messages from an offset on, as far as one response has them."""
+        try:
+            reader = PageReader(
+                StreamCalls(self._client.site, stream), print_offset(offset), is_live=False
+            )
+            page = self._client.run(reader.next_page())
+        except (OffsetTrimmed, StreamGone, StreamNotFound, ValueError):
+            return {}
+        return {
+            ordinal_of(message.ordinal): InputMessage(
+                "",
+                stream,
+                ordinal_of(message.ordinal),
+                message.raw,
+                incarnation=reader.incarnation,
+                key=message.key,
+                headers=message.headers,
+                time_ms=message.written_ms if message.time_ms is None else message.time_ms,
+            )
+            for message in page or ()
+        }
 
 
 def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
@@ -96,7 +187,7 @@ def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
 
 @cache
 def _source(server: ServerAccess, stream: str) -> tuple[SourceOptions, Columns]:
-    options = parse_source({**server.options, "stream": stream})
+    options = parse_source({**server.options, "stream": stream, "includeHeaders": "true"})
     return options, columns_for(options, source_schema(options))
 
 
@@ -127,8 +218,8 @@ def split_parts(
 
     The parts have the order of `inputs`. The parts of one input are sorted by offset.
     """
-    by_stream = {r.stream: r for r in ranges}
-    total = sum(r.to - r.start for r in ranges)
+    by_stream = {r.stream: r for r in ranges if r.stream in inputs.values()}
+    total = sum(r.to - r.start for r in by_stream.values())
     part_count = max(min(tasks, total // messages_min), 1)
     parts = []
     for binding, path in inputs.items():
@@ -155,7 +246,7 @@ def split_join_parts(
     """
     # The offsets can have gaps. So the ranges are split at offsets of messages.
     by_stream = {r.stream: r for r in ranges}
-    (length,) = {len(batch) for batch in messages.values()}
+    (length,) = {len(messages[binding]) for binding in inputs}
     count = min(max(min(tasks, length // messages_min), 1), length)
     parts = []
     for first, end in pairwise(_edges(length, count)):

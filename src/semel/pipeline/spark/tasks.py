@@ -19,10 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semel.client.errors import ClientError
 from semel.model.limits import TXN_LIST_MAX
+from semel.pipeline.error_stream import RETRIES, Call, InputMessage, call_again, error_message
 from semel.pipeline.evaluate import (
-    Call,
     Evaluation,
-    InputMessage,
     MessageFailed,
     Output,
     calls_from,
@@ -30,15 +29,17 @@ from semel.pipeline.evaluate import (
     passing,
 )
 from semel.pipeline.executor import StepOutput
-from semel.pipeline.failures import error_message, explained
+from semel.pipeline.failures import explained
 from semel.pipeline.spark.reading import (
     InputPart,
+    Originals,
     ServerAccess,
     as_frame,
     input_messages,
     read_parts,
+    retried_frame,
 )
-from semel.pipeline.values import EngineFailed
+from semel.pipeline.values import EngineFailed, Range
 from semel.spark.errors import DataLossError
 from semel.spark.options import parse_sink
 from semel.spark.sink.columns import SinkColumns
@@ -75,7 +76,8 @@ class Tagger(Struct, frozen=True):
     """Converts the rows of a DataFrame with the columns `names` to messages.
 
     - A row whose `_error` is not null becomes a message for the error stream. Its columns `stream`
-      and `offset` identify the input message that failed.
+      and `offset` identify the input message that failed. That message is read from `server` once
+      more, because a replay needs it, and the row can have other columns.
     - Any other row becomes a message for the output stream `path`. The column `value` contains the
       message. Without that column, the message is a JSON object of the columns.
     """
@@ -83,6 +85,7 @@ class Tagger(Struct, frozen=True):
     evaluation: Evaluation
     path: str
     names: tuple[str, ...]
+    server: ServerAccess
 
     def complaint(self) -> str | None:
         """Return why rows with these columns cannot become messages, or None if they can."""
@@ -128,12 +131,14 @@ class Tagger(Struct, frozen=True):
     def _bad(self, batch: pa.RecordBatch) -> Iterator[Output]:
         columns = [batch.column(name).to_pylist() for name in (*ORIGIN, ERROR)]
         raws = self._values(batch).to_pylist()
+        originals = Originals(self.server)
         for stream, offset, reason, raw in zip(*columns, raws, strict=True):
             message = InputMessage("", stream, offset, raw or b"null")
             error = RowFailed(str(reason))
             if self.evaluation.errors is None:
                 raise MessageFailed([message]) from error
-            yield self.evaluation.errors, error_message(self.evaluation, [message], error)
+            original = originals.read(stream, offset)
+            yield self.evaluation.errors, error_message(self.evaluation, [message], error, original)
 
 
 # ---- tasks ---------------------------------------------------------------------------------------
@@ -209,6 +214,10 @@ class EvaluateTask(Struct, frozen=True):
     def _calls(self, part: InputPart) -> Iterator[list[Call]]:
         """Yield a list of calls for each page. For a join, yield one list for all pages."""
         inputs = [self._pages(part, binding) for binding in part.ranges]
+        if RETRIES in part.ranges:
+            for page in chain.from_iterable(inputs):
+                yield [call_again(self.evaluation.inputs, message) for message in page]
+            return
         if self.evaluation.is_join:
             whole_inputs = [list(chain.from_iterable(pages)) for pages in inputs]
             yield calls_from(whole_inputs, is_join=True)
@@ -219,13 +228,17 @@ class EvaluateTask(Struct, frozen=True):
     def _pages(self, part: InputPart, binding: str) -> Iterator[list[InputMessage]]:
         range = part.ranges[binding]
         for page in read_parts(self.target.server, range, is_open=part.is_open):
-            yield input_messages(binding, page, range.stream)
+            yield input_messages(binding, page, range)
 
 
 class ReadTask(Struct, frozen=True):
-    """A task that reads one part, and yields a row for each message that passes the filters."""
+    """A task that reads one part of the input `binding` or of the retry stream.
+
+    It yields a row for each message of this input that passes the filters.
+    """
 
     evaluation: Evaluation
+    binding: str
     parts: tuple[InputPart, ...]
     server: ServerAccess
 
@@ -238,16 +251,40 @@ class ReadTask(Struct, frozen=True):
             part = self.parts[number]
             for binding, range in part.ranges.items():
                 for page in read_parts(self.server, range, is_open=part.is_open):
-                    yield as_frame(self._passing(binding, page, range.stream))
+                    if binding == RETRIES:
+                        yield retried_frame(page, range, self.evaluation.inputs, self.binding)
+                    else:
+                        yield as_frame(self._passing(page, range))
 
-    def _passing(self, binding: str, page: pa.RecordBatch, stream: str) -> pa.RecordBatch:
+    def _passing(self, page: pa.RecordBatch, part: Range) -> pa.RecordBatch:
         if not (self.evaluation.types or self.evaluation.topics):
             return page
         is_passing = [
             passing(self.evaluation, [message]) is not None
-            for message in input_messages(binding, page, stream)
+            for message in input_messages(self.binding, page, part)
         ]
         return page.filter(pa.array(is_passing, pa.bool_()))
+
+
+class RetriedRows(Struct, frozen=True):
+    """Replaces the rows of the retry stream `path` with the messages of an input that they contain.
+
+    The rows have the columns of the Spark source, with headers, and become rows of the DataFrame
+    that a function gets.
+    """
+
+    inputs: Mapping[str, str]
+    binding: str
+    path: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            is_retried = pc.equal(batch.column("stream"), self.path)
+            yield as_frame(batch.filter(pc.invert(is_retried)))
+            retried = batch.filter(is_retried)
+            if retried.num_rows:
+                part = Range(self.path, "", 0, 0)
+                yield retried_frame(retried, part, self.inputs, self.binding)
 
 
 class StageTask(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Finds the columns of a DataFrame that the sink uses, and checks their types."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -40,43 +40,50 @@ class SinkColumns(Struct, frozen=True):
     named: tuple[tuple[int, str], ...]
 
 
-def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
+def find_columns(schema: StructType, stream: str | None, topic: str | None = None) -> SinkColumns:
     """Return the indices of the columns that the sink uses.
 
-    `stream` is the value of the option `stream`. If the value is None, `schema` must have a column
-    named `stream`.
+    `stream` and `topic` are the values of these options. If both are None, `schema` must have a
+    column named `stream`. With a topic, a column named `key` is always the key of the messages.
     Raises SparkOptionError if a DataFrame with this schema cannot be written.
     """
     names = [name.lower() for name in schema.names]
     indices = {name: index for index, name in enumerate(names)}
     _require_once(name for name in names if name in ("stream", "value"))
-    route = None if stream is not None else indices.get("stream")
-    if stream is None and route is None:
+    route = None if stream is not None or topic is not None else indices.get("stream")
+    if route is None and stream is None and topic is None:
         raise SparkOptionError(
             "no stream is set: add .option('stream', 'totals'), or add a column named 'stream'"
         )
     if route is not None:
         _require(schema, route, (StringType,), "string")
     value = indices.get("value")
-    if value is None:
-        named = [(at, field.name) for at, field in enumerate(schema.fields) if at != route]
-        for at, _ in named:
-            _require_json(schema.fields[at].name, schema.fields[at].dataType)
-        if not named:
-            raise SparkOptionError("the only column is 'stream'; add at least one column with data")
-        _require_once(name for _, name in named)
-        return SinkColumns(None, route, None, None, None, tuple(named))
-    _require(schema, value, _TEXT, "string or binary", " (use to_json(struct(*)) for whole rows)")
-    _require_once(name for name in names if name in ("headers", "key", "timestamp"))
-    key, headers = indices.get("key"), indices.get("headers")
-    timestamp = indices.get("timestamp")
+    key = indices.get("key") if value is not None or topic is not None else None
     if key is not None:
-        _require(schema, key, _TEXT, "string or binary")
+        _require_once(name for name in names if name == "key")
+        advice = "" if topic is None else ", because the key selects the partition: cast the column"
+        _require(schema, key, _TEXT, "string or binary", advice)
+    if value is None:
+        return SinkColumns(None, route, key, None, None, _named(schema, {route, key}))
+    _require(schema, value, _TEXT, "string or binary", " (use to_json(struct(*)) for whole rows)")
+    _require_once(name for name in names if name in ("headers", "timestamp"))
+    headers, timestamp = indices.get("headers"), indices.get("timestamp")
     if headers is not None and not _is_headers(schema.fields[headers].dataType):
         _refuse(schema, headers, _AS_SOURCE)
     if timestamp is not None:
         _require(schema, timestamp, (TimestampType, TimestampNTZType), "timestamp")
     return SinkColumns(value, route, key, headers, timestamp, ())
+
+
+def _named(schema: StructType, others: Collection[int | None]) -> tuple[tuple[int, str], ...]:
+    """Return the columns of the JSON object: all columns whose indices are not in `others`."""
+    named = [(at, field.name) for at, field in enumerate(schema.fields) if at not in others]
+    for at, name in named:
+        _require_json(name, schema.fields[at].dataType)
+    if not named:
+        raise SparkOptionError("there is no column with data: add at least one")
+    _require_once(name for _, name in named)
+    return tuple(named)
 
 
 def _require_once(names: Iterable[str]) -> None:

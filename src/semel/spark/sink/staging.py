@@ -16,6 +16,7 @@ from semel.client.errors import (
     BadRequest,
     ClientError,
     Indeterminate,
+    IsTopic,
     StreamNotFound,
     TooLarge,
     Unavailable,
@@ -43,6 +44,7 @@ from semel.spark.sink.rows import (
     lengths_of,
     nulls_as_json,
 )
+from semel.spark.sink.topics import TopicLayout
 
 # ---- routing -------------------------------------------------------------------------------------
 
@@ -52,16 +54,23 @@ TypeOf = Callable[[str], str]
 
 
 class RowSplitter:
-    """Splits the rows of one partition into groups, one for each stream.
+    """Splits the rows of one task into groups, one for each stream.
 
-    It also numbers the rows of the partition, so that errors can name a row.
+    The stream is `target` if it is a path. If `target` is the layout of a topic, the key of a row
+    selects the partition, and with that the stream. If `target` is None, a column names the stream.
+
+    It also numbers the rows of the task, so that errors can name a row.
     """
 
     def __init__(
-        self, columns: SinkColumns, stream: str | None, type_of: TypeOf, partition: int
+        self,
+        columns: SinkColumns,
+        target: TopicLayout | str | None,
+        type_of: TypeOf,
+        partition: int,
     ) -> None:
         self._columns = columns
-        self._stream = stream
+        self._target = target
         self._type_of = type_of
         self._partition = partition
         self._row_count = 0
@@ -80,11 +89,7 @@ class RowSplitter:
         except ValueError as error:
             raise self._wrong(numbers[0], f"this or a later row is invalid: {error}") from None
         whole = StreamRows("", "", values, numbers, *self._extras(batch))
-        if self._columns.stream is None:
-            assert self._stream is not None
-            yield self._targeted(whole, self._stream)
-            return
-        for path, indices in self._routes(batch.column(self._columns.stream), numbers):
+        for path, indices in self._routes(batch, whole):
             yield self._targeted(whole if indices is None else whole.take(indices), path)
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
@@ -100,7 +105,19 @@ class RowSplitter:
         yield None if headers is None else batch.column(headers)
         yield None if time is None else batch.column(time)
 
-    def _routes(self, column: pa.Array, numbers: Any) -> Iterator[tuple[str, Any]]:
+    def _routes(self, batch: pa.RecordBatch, rows: StreamRows) -> Iterator[tuple[str, Any]]:
+        """Yield the path of each stream with the indices of its rows. None means all rows."""
+        if isinstance(self._target, str):
+            yield self._target, None
+        elif self._target is not None:
+            partitions = self._target.partitions_of(rows.keys, rows.values)
+            for partition, indices in _grouped(partitions):
+                yield self._target.path(partition), indices
+        else:
+            assert self._columns.stream is not None
+            yield from self._named(batch.column(self._columns.stream), rows.numbers)
+
+    def _named(self, column: pa.Array, numbers: Any) -> Iterator[tuple[str, Any]]:
         if column.null_count:
             at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(
@@ -111,11 +128,8 @@ class RowSplitter:
         if len(paths) == 1:
             yield paths[0], None
             return
-        codes = coded.indices.to_numpy()
-        order = np.argsort(codes, kind="stable")  # the rows of each stream keep their order
-        bounds = np.searchsorted(codes[order], np.arange(len(paths) + 1))
-        for code, path in enumerate(paths):
-            yield path, order[bounds[code] : bounds[code + 1]]
+        for code, indices in _grouped(coded.indices.to_numpy()):
+            yield paths[code], indices
 
     def _targeted(self, rows: StreamRows, path: str) -> StreamRows:
         try:
@@ -159,6 +173,14 @@ class RowSplitter:
         return RowError(self._partition, int(number), what)
 
 
+def _grouped(codes: Any) -> Iterator[tuple[int, Any]]:
+    """Yield each code with the indices at which it occurs, in order."""
+    order = np.argsort(codes, kind="stable")
+    found, starts = np.unique(codes[order], return_index=True)
+    for code, indices in zip(found, np.split(order, starts[1:]), strict=True):
+        yield int(code), indices
+
+
 # ---- staging -------------------------------------------------------------------------------------
 
 
@@ -175,17 +197,22 @@ class TaskId(Struct, frozen=True):
 
 
 def stage(
-    options: SinkOptions, columns: SinkColumns, id: TaskId, batches: Iterable[pa.RecordBatch]
+    options: SinkOptions,
+    columns: SinkColumns,
+    id: TaskId,
+    batches: Iterable[pa.RecordBatch],
+    layout: TopicLayout | None = None,
 ) -> str | None:
     """Stage all rows in a transaction, prepare the transaction, and return its token.
 
-    Return None if there are no rows. Raises RowError if a row cannot be written. Raises
-    ServerUnreachable if the server does not respond.
+    `layout` is that of the topic, if the options name one. Return None if there are no rows. Raises
+    RowError if a row cannot be written. Raises ServerUnreachable if the server does not respond.
     """
+    assert (layout is None) == (options.topic is None)
     client = client_for(options)
     task = client.sink(id.app).task(id.version, id.partition)
-    targets = Targets(client, options, is_first=id.version == 0)
-    splitter = RowSplitter(columns, options.stream, targets.type_of, id.partition)
+    targets = Targets(client, options, layout, is_first=id.version == 0)
+    splitter = RowSplitter(columns, layout or options.stream, targets.type_of, id.partition)
     try:
         Sender(task, id.partition).send_all(_chunks(splitter, batches))
         return task.prepare() if task.calls.chunks else None
@@ -210,9 +237,12 @@ def _chunks(splitter: RowSplitter, batches: Iterable[pa.RecordBatch]) -> Iterato
 class Targets:
     """Looks up the content type of each stream that a task writes to. Creates missing streams."""
 
-    def __init__(self, client: Client, options: SinkOptions, *, is_first: bool) -> None:
+    def __init__(
+        self, client: Client, options: SinkOptions, layout: TopicLayout | None, *, is_first: bool
+    ) -> None:
         self._client = client
         self._options = options
+        self._layout = layout
         self._types: dict[str, str] = {}
         self._first_timeout: Timeout = CLIENT_DEFAULT
         if is_first:
@@ -221,9 +251,13 @@ class Targets:
     def type_of(self, path: str) -> str:
         """Return the content type of a stream. Create the stream if it does not exist.
 
+        The streams of a topic exist, and have its content type.
+
         Raises ValueError if the path is not valid. Raises SparkOptionError (a ValueError) if the
         options forbid creating the stream, or if the task writes to too many streams.
         """
+        if self._layout is not None:
+            return self._layout.content_type
         if path not in self._types:
             if len(self._types) == TXN_STREAMS_MAX:
                 raise SparkOptionError(
@@ -236,8 +270,12 @@ class Targets:
     def _find_or_create(self, path: str) -> str:
         stream = self._client.stream(path)
         timeout, self._first_timeout = self._first_timeout, CLIENT_DEFAULT
-        with suppress(StreamNotFound):
+        try:
             return stream.head(timeout=timeout).content_type
+        except IsTopic:
+            raise SparkOptionError("it is a topic, not a stream: use the option 'topic'") from None
+        except StreamNotFound:
+            pass
         if not self._options.is_creating:
             raise SparkOptionError(
                 "the stream does not exist; create it, or remove the option createStream=false"

@@ -6,7 +6,8 @@ Each task stages its rows. The driver then commits the rows of all tasks togethe
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from pickle import PicklingError
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from semel.client.transport import random_id
 from semel.client.values import CommitResult
-from semel.spark.errors import hide_traceback
+from semel.spark.errors import USER_ERRORS, hide_traceback
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
 from semel.spark.sink.commit import (
@@ -33,6 +34,7 @@ from semel.spark.sink.commit import (
     sink_of,
 )
 from semel.spark.sink.staging import TaskId, stage
+from semel.spark.sink.topics import TopicLayout, read_layout
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -57,13 +59,14 @@ def stage_task(
     app: str,
     version: int,
     batches: Iterator[pa.RecordBatch],
+    layout: TopicLayout | None = None,
 ) -> StagedTask:
     """Stage the rows of the running task attempt. The rows are not visible until the commit."""
     context = _task_context()
     partition = context.partitionId()
     return StagedTask(
         partition,
-        stage(options, columns, TaskId(app, version, partition), batches),
+        stage(options, columns, TaskId(app, version, partition), batches, layout),
         app,
         context.getLocalProperty(QUERY_ID) or app,
         context.getLocalProperty(_CHECKPOINTS),
@@ -88,7 +91,13 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark uses one instance to plan and a second to commit."""
+    """The writer of a streaming query. Spark uses one instance to plan and a second to commit.
+
+    Spark pickles the first instance when it plans a batch, and sends it to the tasks. That is when
+    the layout of a topic is read. An instance that commits or aborts has no layout.
+    """
+
+    layout: TopicLayout | None = None
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -102,7 +111,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 " batches: remove txnVersion"
             )
         self.options = options
-        self.columns = find_columns(schema, options.stream)
+        self.columns = find_columns(schema, options.stream, options.topic)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what the tasks of a batch need. Raises PicklingError if the topic cannot be read.
+
+        Spark reports an error of this class, and replaces any other error in this method.
+        """
+        if self.layout is None:
+            try:
+                self.layout = read_layout(self.options)
+            except USER_ERRORS as error:
+                raise PicklingError(str(error)) from None
+        return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage the rows of one task attempt. The rows are not visible until the commit."""
@@ -114,7 +135,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "this version of Spark does not pass the query id to tasks: use pyspark >= 4.2"
             )
         app = self.options.app_id or query_id
-        return stage_task(self.options, self.columns, app, int(batch_id), iterator)
+        return stage_task(self.options, self.columns, app, int(batch_id), iterator, self.layout)
 
     @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -167,7 +188,8 @@ class BatchWriter(DataSourceArrowWriter):
         if (options.app_id is None) != (options.version is None):
             raise SparkOptionError("txnAppId and txnVersion must be used together: set both")
         self.options = options
-        self.columns = find_columns(schema, options.stream)
+        self.columns = find_columns(schema, options.stream, options.topic)
+        self.layout = read_layout(options)
         self.app = options.app_id or f"batch-{random_id()}"
         self.version = options.version or 0
 
@@ -176,7 +198,7 @@ class BatchWriter(DataSourceArrowWriter):
         context = _task_context()
         if self.options.app_id is None and context.getLocalProperty(BATCH_ID) is not None:
             raise SparkOptionError(_IN_FOREACH)
-        return stage_task(self.options, self.columns, self.app, self.version, iterator)
+        return stage_task(self.options, self.columns, self.app, self.version, iterator, self.layout)
 
     @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -204,6 +226,7 @@ _RUN_ID: Final = "spark.jobGroup.id"  # in a query's thread; has a new value aft
 # The columns of the rows that the staging job returns, one row for each task.
 _STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])
 _STAGED_DDL: Final = "partition int, token string"
+_OF_TOPICS: Final = frozenset({"partitions", "partitioner"})
 
 # Maps a query's run and a sink to the last batch that was committed.
 _committed: Final[dict[tuple[str, str], int]] = {}
@@ -215,12 +238,14 @@ def commit_batch(
     *,
     url: str,
     app: str | None = None,
+    topics: Mapping[str, DataFrame] | None = None,
     **options: str,
 ) -> CommitResult:
-    """Write several DataFrames to streams in one commit, and return the result of the commit.
+    """Write several DataFrames to streams and topics in one commit, and return its result.
 
     Call this function in foreachBatch, with the `batch_id` that Spark passes. `frames` maps the
-    path of each stream to the DataFrame to write.
+    path of each stream to the DataFrame to write. `topics` does the same for topics. `frames` can
+    be empty if `topics` is not.
 
     If Spark runs a batch again, its rows are not written again. This function then returns the
     result of the first commit, with `duplicate` set.
@@ -231,16 +256,8 @@ def commit_batch(
     `options` are sink options, such as `token`. If you set `checkpointLocation` to the location of
     the query's Spark checkpoint, the server can detect that this checkpoint was copied or restored.
     """
-    if not frames:
-        raise ValueError("the argument 'frames' is empty: pass at least one DataFrame")
-    parsed = {path: parse_sink({"url": url, "stream": path, **options}) for path in frames}
-    for path, frame in frames.items():
-        if frame.isStreaming:
-            raise SparkOptionError(
-                f"the DataFrame for {path} is a streaming DataFrame: call commit_batch in"
-                " foreachBatch, with the DataFrame of the batch"
-            )
-    query_id, run_id = _query_of(next(iter(frames.values())).sparkSession)
+    writes = _writes(frames, topics or {}, {"url": url, **options})
+    query_id, run_id = _query_of(writes[0][0].sparkSession)
     name = app or query_id
     if name is None:
         raise SparkOptionError(
@@ -248,12 +265,12 @@ def commit_batch(
             " add the argument 'app'"
         )
     _require_first(run_id, name, batch_id)
-    first = next(iter(parsed.values()))
+    first = writes[0][1]
     digests = UNKNOWN if first.checkpoint is None else read_digests(first.checkpoint, batch_id)
     tokens: list[str] = []
     try:
-        for path, frame in frames.items():
-            tokens += _stage(frame, parsed[path], name, batch_id)
+        for frame, parsed in writes:
+            tokens += _stage(frame, parsed, name, batch_id)
         result = commit_staged(first, name, query_id or name, batch_id, tokens, digests)
     except BaseException:
         abort_staged(first, name, tokens)
@@ -261,6 +278,28 @@ def commit_batch(
     if run_id is not None:
         _committed[run_id, name] = batch_id
     return result
+
+
+def _writes(
+    frames: Mapping[str, DataFrame], topics: Mapping[str, DataFrame], options: Mapping[str, str]
+) -> list[tuple[DataFrame, SinkOptions]]:
+    """Return each DataFrame with the options to write it. Raises an error if there is none."""
+    if not frames and not topics:
+        raise ValueError("the argument 'frames' is empty: pass at least one DataFrame")
+    of_streams = options
+    if topics:
+        of_streams = {name: options[name] for name in options if name.lower() not in _OF_TOPICS}
+    writes = [
+        *((frame, parse_sink({**of_streams, "stream": path})) for path, frame in frames.items()),
+        *((frame, parse_sink({**options, "topic": topic})) for topic, frame in topics.items()),
+    ]
+    for frame, parsed in writes:
+        if frame.isStreaming:
+            raise SparkOptionError(
+                f"the DataFrame for {parsed.stream or parsed.topic} is a streaming DataFrame: call"
+                " commit_batch in foreachBatch, with the DataFrame of the batch"
+            )
+    return writes
 
 
 def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
@@ -289,14 +328,15 @@ def _require_first(run_id: str | None, app: str, batch_id: int) -> None:
 
 
 def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> list[str]:
-    columns = find_columns(frame.schema, options.stream)
+    columns = find_columns(frame.schema, options.stream, options.topic)
+    layout = read_layout(options)
 
     def stage_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of a task. Yield one row with the task's partition and token.
 
         Yield nothing if the task had no rows.
         """
-        task = stage_task(options, columns, app, version, batches)
+        task = stage_task(options, columns, app, version, batches, layout)
         if task.token is not None:
             yield pa.record_batch([[task.partition], [task.token]], schema=_STAGED)
 

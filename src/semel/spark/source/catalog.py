@@ -1,33 +1,38 @@
 """Asks the server which streams a read covers, and at which offsets the read starts and ends."""
 
 import re
-from collections.abc import Callable, Container, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from semel.client.errors import (
+    IsTopic,
     NotSupported,
     ProtocolError,
     StreamGone,
     StreamNotFound,
+    TopicNotFound,
     Unavailable,
 )
 from semel.client.reading import FramesPage, frames_page
 from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
-from semel.spark.errors import FIRST_SECONDS, StreamMissing, not_a_semel_server, server_unreachable
-from semel.spark.options import (
-    EARLIEST_NUMBER,
-    LATEST_NUMBER,
-    SourceOptions,
-    SparkOptionError,
-    client_for,
+from semel.spark.errors import (
+    FIRST_SECONDS,
+    StreamMissing,
+    TopicMissing,
+    not_a_semel_server,
+    server_unreachable,
+    similar_names,
+    topic_missing,
 )
+from semel.spark.offsets import EARLIEST_NUMBER, LATEST_NUMBER, StartOffsets
+from semel.spark.options import SourceOptions, SparkOptionError, client_for
 from semel.spark.source.frames import FrameRows, rows_of
+from semel.spark.topics import partition_number, show_topic, topic_names
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
@@ -68,23 +73,34 @@ class StreamCatalog:
         self._has_responded = False
 
     def ends(self) -> dict[str, StreamEnd]:
-        """Return the end of each stream of this read. Streams that do not exist are left out."""
+        """Return the end of each stream of this read. Streams that do not exist are left out.
+
+        The streams of a topic are its current partitions, so this also finds new partitions.
+        """
+        if self._options.topic is not None:
+            return self._topic_ends(self._options.topic)
         ends = {stream: self._end(stream) for stream in self._paths()}
         return {stream: end for stream, end in ends.items() if end is not None}
 
-    def require(self, existing: Container[str], positions: Container[str] = ()) -> None:
+    def require(self, existing: Collection[str], positions: Collection[str] = ()) -> None:
         """Raise StreamMissing if a stream named in the options is in neither argument.
 
         `existing` contains the streams that exist. `positions` contains the streams in which the
-        query already has a position. The streams in `positions` need not exist.
+        query already has a position. The streams in `positions` need not exist. Raises TopicMissing
+        if the options name a topic, and both arguments are empty.
         """
+        topic = self._options.topic
+        if topic is not None and not existing and not positions:
+            raise self._topic_missing(topic)
         for stream in self._options.streams:
             if stream not in existing and stream not in positions:
                 raise self._missing(stream)
 
     def reads(self, stream: str) -> bool:
-        """Return True if the options name this stream, or if its path matches the pattern."""
-        pattern = self._options.pattern
+        """Return True if the options name or match this stream, or if it is in their topic."""
+        topic, pattern = self._options.topic, self._options.pattern
+        if topic is not None:
+            return partition_number(topic, stream) is not None
         if pattern is None:
             return stream in self._options.streams
         return re.fullmatch(pattern, stream) is not None
@@ -101,11 +117,25 @@ class StreamCatalog:
         """Return the start position of each stream in `ends`, as set by the options.
 
         Raises StreamMissing if a stream no longer exists. Raises SparkOptionError if a start
-        position is after the tail of its stream.
+        position is after the tail of its stream, or is for a partition that the topic lacks.
         """
+        self.require_partitions("startingOffsets", self._options.starts, ends)
         return {
             stream: StreamPosition(end.id, self._start(stream, end)) for stream, end in ends.items()
         }
+
+    def require_partitions(
+        self, option: str, offsets: StartOffsets, existing: Collection[str]
+    ) -> None:
+        """Raise SparkOptionError if an option has the offset of a partition that does not exist."""
+        if self._options.topic is None:
+            return
+        for stream in sorted(offsets.by_stream):
+            if stream not in existing:
+                raise SparkOptionError(
+                    f"{option}: there is no {stream}, because {self._options.topic} has"
+                    f" {len(existing)} partitions: remove its offset"
+                )
 
     def _start(self, stream: str, end: StreamEnd) -> int:
         since_ms = self._options.starting_timestamp_ms
@@ -180,6 +210,24 @@ class StreamCatalog:
         entries = self._ask(lambda client: list(client.streams(prefix, timeout=timeout)))
         return [entry.path for entry in entries if self.reads(entry.path)]
 
+    def _topic_ends(self, topic: str) -> dict[str, StreamEnd]:
+        """Return the ends of the partitions of a topic, or nothing if there is no such topic."""
+        timeout = self._first_timeout()
+        try:
+            found = self._ask(lambda client: client.run(show_topic(client.site, topic), timeout))
+        except TopicNotFound:
+            return {}
+        return {
+            entry.stream: StreamEnd(
+                entry.incarnation, _ordinal(entry.stable_offset), _ordinal(entry.next_offset)
+            )
+            for entry in found.partitions
+        }
+
+    def _topic_missing(self, topic: str) -> TopicMissing:
+        names = self._ask(lambda client: client.run(topic_names(client.site)))
+        return topic_missing(self._options.url, topic, names)
+
     def _end(self, stream: str) -> StreamEnd | None:
         """Return the end of a stream, or None if the stream does not exist."""
         timeout = self._first_timeout()
@@ -187,6 +235,10 @@ class StreamCatalog:
             info = self._ask(lambda client: client.stream(stream).head(timeout=timeout))
         except (StreamNotFound, StreamGone):
             return None
+        except IsTopic:
+            raise SparkOptionError(
+                f"{stream} is a topic, not a stream: use the option 'topic'"
+            ) from None
         if info.incarnation is None or info.stable_offset is None:
             raise not_a_semel_server(self._options.url)
         return StreamEnd(info.incarnation, _ordinal(info.stable_offset), _ordinal(info.next_offset))
@@ -209,11 +261,8 @@ class StreamCatalog:
         """Return the error for a stream that does not exist. Its message suggests similar paths."""
         entries = self._ask(lambda client: list(islice(client.streams(), _SIMILAR_FROM)))
         names = [entry.path for entry in entries]
-        near = get_close_matches(stream, names, n=3)
-        if near:
-            hint = f"did you mean {' or '.join(near)}?"
-        else:
-            hint = f"the server has {', '.join(names[:3]) or 'no streams'};"
+        listed = f"the server has {', '.join(names[:3]) or 'no streams'};"
+        hint = similar_names(stream, names) or listed
         return StreamMissing(
             f"there is no stream {stream} at {self._options.url}: {hint}"
             f" `semel create {stream}` creates this stream"

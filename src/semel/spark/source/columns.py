@@ -30,6 +30,7 @@ from semel.model.messages import Header
 from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.source.decode import Decoder
 from semel.spark.source.frames import FrameRows
+from semel.spark.topics import partition_number
 
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -84,7 +85,7 @@ def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
     Raises SchemaError if JSON cannot be decoded to the schema.
     """
     if schema == source_schema(options):
-        return PlainColumns(schema, has_headers=options.has_headers)
+        return PlainColumns(schema, topic=options.topic, has_headers=options.has_headers)
     return DecodedColumns(schema)
 
 
@@ -102,22 +103,25 @@ class Columns:
 
 
 class PlainColumns(Columns):
-    """Makes the columns key, value, stream, partition (always 0), offset and timestamp.
+    """Makes the columns key, value, stream, partition, offset and timestamp.
 
-    With `has_headers` there is also a column for the headers.
+    With `has_headers` there is also a column for the headers. The partition is the number of the
+    stream in `topic`. It is 0 if `topic` is None, because a stream does not know its topic.
     """
 
-    def __init__(self, schema: StructType, *, has_headers: bool) -> None:
+    def __init__(self, schema: StructType, *, topic: str | None, has_headers: bool) -> None:
         super().__init__(schema)
+        self._topic = topic
         self.has_headers = has_headers
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
         count = len(rows.offsets)
+        partition = 0 if self._topic is None else partition_number(self._topic, stream)
         columns: list[Any] = [
             pa.nulls(count, pa.binary()) if rows.keys is None else rows.keys,
             rows.values,
             _constant(stream, pa.string(), count),
-            _constant(0, pa.int32(), count),
+            _constant(partition, pa.int32(), count),
             pa.array(rows.offsets),
             _times(rows),
         ]

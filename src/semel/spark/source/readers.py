@@ -22,7 +22,8 @@ from semel.spark.errors import (
     hide_traceback_of_rows,
     stream_deleted,
 )
-from semel.spark.options import LATEST, LATEST_NUMBER, SourceOptions, SparkOptionError
+from semel.spark.offsets import LATEST, LATEST_NUMBER
+from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.source.catalog import StreamCatalog, StreamEnd, StreamPosition
 from semel.spark.source.columns import columns_for
 from semel.spark.source.slices import Span, TaskInput, read_task, split_range
@@ -314,6 +315,8 @@ class BatchReader(_TaskReader, DataSourceReader):
         catalog = StreamCatalog(self._options)
         ends = catalog.ends()
         catalog.require(ends)
+        if self._options.ends is not None:
+            catalog.require_partitions("endingOffsets", self._options.ends, ends)
         spans = {}
         for stream, begin in catalog.starts(ends).items():
             end = self._end(stream, ends[stream])
