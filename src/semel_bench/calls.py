@@ -15,19 +15,22 @@ from typing import Any, Final
 import semel
 from semel.testing import InProcessServer
 from semel_bench.harness import Figure
-from semel_bench.load import create_streams, drive
+from semel_bench.load import create_streams, drive, send_all
 from semel_bench.requests import (
     BYTES,
     SMALL_BODY,
     Source,
+    keyed_appends,
     limited,
     plain_appends,
     produced_appends,
+    put_topic,
 )
 from semel_bench.servers import Process
 
 _CONNECTIONS: Final = 16
 _APPENDS: Final = 20  # per connection
+_PARTITIONS: Final = 12
 _PACKAGE: Final = f"{Path(semel.__file__).parent}{os.sep}"
 
 
@@ -48,6 +51,19 @@ async def calls_per_append(folder: str) -> list[Figure]:
             Figure("Python calls per append", await _count(process, plain), "calls"),
             Figure("Python calls with producer headers", await _count(process, produced), "calls"),
         ]
+
+
+async def calls_per_keyed_append(folder: str) -> Figure:
+    """Return how many functions of semel an append with a key to a topic calls.
+
+    They are counted as in `calls_per_append`.
+    """
+    async with InProcessServer(folder) as server:
+        process = Process(os.getpid(), server.port)
+        topics = [f"calls-{index}" for index in range(_CONNECTIONS)]
+        await send_all(process, *(put_topic(topic, BYTES, _PARTITIONS) for topic in topics))
+        keyed = [keyed_appends(topic, BYTES, SMALL_BODY) for topic in topics]
+        return Figure("Python calls with Message-Key", await _count(process, keyed), "calls")
 
 
 async def _count(process: Process, sources: Sequence[Source]) -> float:

@@ -32,6 +32,8 @@ BENCHMARKS: Final = {
     **dict.fromkeys(("append", "one", "batch"), "appends"),
     **dict.fromkeys(("catchup", "sse", "idle", "memory"), "reads"),
     "silent": "silent",
+    "topic": "topics",
+    "groups": "groups",
     **dict.fromkeys(("commit", "staged", "aborted"), "transactions"),
     **{name: name for name in ("engine", "stall", "restart")},
     **dict.fromkeys(("pipelined", "producer", "client", "pipeline"), "clients"),
@@ -90,9 +92,9 @@ def command(
     Each NAME is a benchmark. Without a NAME, all benchmarks run. The command succeeds even
     if a figure misses its target.
 
-    Server: append, one, batch, catchup, sse, idle, memory, silent. Transactions: commit, staged,
-    aborted. Engine without HTTP: engine, stall, restart. Python client: pipelined, producer,
-    client. A graph with one processor: pipeline. Spark, if it is installed: spark.
+    Server: append, one, batch, catchup, sse, idle, memory, silent, topic, groups. Transactions:
+    commit, staged, aborted. Engine without HTTP: engine, stall, restart. Python client: pipelined,
+    producer, client. A graph with one processor: pipeline. Spark, if it is installed: spark.
     """
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:

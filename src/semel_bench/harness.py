@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, Literal, TypeVar
 
 import click
-from msgspec import Struct
+from msgspec import Struct, field
 
 # By convention this directory is on a disk. The usual temporary directory is often in memory.
 DIRECTORY_DEFAULT: Final = "/var/tmp"  # noqa: S108 - only new, unpredictable names below it are used
@@ -221,3 +221,51 @@ def readable(value: float) -> str:
         return f"{value:,.0f}"
     digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 3
     return f"{value:.{digits}f}"
+
+
+# ---- delays of an event loop ---------------------------------------------------------------------
+
+
+_THREADS: Final = Path("/proc/self/task")
+
+
+class Gaps(Struct):
+    """Delays of the event loop, in seconds.
+
+    `seen` has the delays. `net` has the delays minus the time that threads waited for a core.
+    """
+
+    seen: list[float] = field(default_factory=list)
+    net: list[float] = field(default_factory=list)
+
+    def add(self, gap_s: float, waited_s: float) -> None:
+        """Add a delay of `gap_s`, during which threads waited `waited_s` in total for a core."""
+        self.seen.append(max(gap_s, 0.0))
+        self.net.append(max(gap_s - waited_s, 0.0))
+
+
+class CoreWaits:
+    """Measures how long the threads of this process were ready to run but waited for a core.
+
+    Threads that start after the creation of this object are not counted. `since_last` returns 0 if
+    the kernel does not measure these waits. This class works on Linux only.
+    """
+
+    def __init__(self) -> None:
+        stats = (thread / "schedstat" for thread in _THREADS.iterdir())
+        self._fds = [os.open(stat, os.O_RDONLY) for stat in stats if stat.exists()]
+        self._last_ns = self._total_ns()
+
+    def _total_ns(self) -> int:
+        # The file has three numbers: the time that the thread ran on a core, the time that it
+        # waited for a core, and the number of its time slices.
+        return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
+
+    def since_last(self) -> float:
+        """Return the seconds waited since the previous call (on the first call: since creation)."""
+        last_ns, self._last_ns = self._last_ns, self._total_ns()
+        return (self._last_ns - last_ns) / 1e9
+
+    def __del__(self) -> None:
+        for fd in self._fds:
+            os.close(fd)

@@ -215,3 +215,30 @@ class TransactionRequests:
     def _post(self, epoch: int, body: bytes, *fields: str) -> bytes:
         tag = (f"Transaction-Id: {self._id}", f"Transaction-Epoch: {epoch}")
         return post(self._stream, BYTES, body, *tag, *fields)
+
+
+# ---- topics --------------------------------------------------------------------------------------
+
+
+def put_topic(name: str, content_type: str, partitions: int) -> bytes:
+    """Return the request that creates a topic."""
+    body = msgspec.json.encode({"partitions": partitions, "content_type": content_type})
+    head = _head("PUT", _topic_url(name), f"Content-Type: {JSON}", f"Content-Length: {len(body)}")
+    return head + b"\r\n" + body
+
+
+def post_topic(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
+    """Return a request that appends to a topic. `fields` are additional header lines."""
+    return _body_head(_topic_url(name), content_type, len(body), *fields) + b"\r\n" + body
+
+
+def keyed_appends(topic: str, content_type: str, body: bytes, *fields: str) -> Source:
+    """Return an endless source of appends to a topic, each with another `Message-Key`."""
+    head = _body_head(_topic_url(topic), content_type, len(body), *fields) + b"Message-Key: "
+    rest = _HEAD_END + body
+    return (b"%bcustomer-%d%b" % (head, number, rest) for number in count()).__next__
+
+
+def _topic_url(name: str) -> str:
+    """Return the URL of a topic, without the scheme and the host."""
+    return f"/v1/topics/{name}"

@@ -20,14 +20,10 @@ time of the thread.
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
-
-from msgspec import Struct, field
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
@@ -47,7 +43,16 @@ from semel.model.slices import Slice
 from semel.wire.json_mode import prepare_limits, split_steps
 from semel.wire.sse import SseEncoder
 from semel_bench.engine_load import Times, Workload, create_engine_streams, path_of, timed, workload
-from semel_bench.harness import Figure, Harness, Target, at_most, median, percentile
+from semel_bench.harness import (
+    CoreWaits,
+    Figure,
+    Gaps,
+    Harness,
+    Target,
+    at_most,
+    median,
+    percentile,
+)
 from semel_bench.requests import BYTES
 
 _TICK_S: Final = 0.001
@@ -55,28 +60,12 @@ _PUMP_S: Final = 0.002
 _APPEND_BYTES: Final = 256
 _NEVER_MS: Final = 10**9
 _AFTER_S: Final = 0.5
-_THREADS: Final = Path("/proc/self/task")
 _BODY_BYTES: Final = 4 * MIB - 4
 _ELEMENTS: Final = {'""': b'""', "[]": b"[]", '["["]': b'["["]'}
 _TEXTS: Final = {'\\"': b'\\"', "[": b"["}
 _LINE_ENDS: Final = {"LF": b"\n", "CR": b"\r", "CR LF": b"\r\n", "0xFF LF": b"\xff\n"}
 _STAGED_AT_ONCE: Final = 2_000
 _DONE: Final = object()
-
-
-class Gaps(Struct):
-    """Delays of the event loop, in seconds.
-
-    `seen` has the delays. `net` has the delays minus the time that threads waited for a core.
-    """
-
-    seen: list[float] = field(default_factory=list)
-    net: list[float] = field(default_factory=list)
-
-    def add(self, gap_s: float, waited_s: float) -> None:
-        """Add a delay of `gap_s`, during which threads waited `waited_s` in total for a core."""
-        self.seen.append(max(gap_s, 0.0))
-        self.net.append(max(gap_s - waited_s, 0.0))
 
 
 async def measure_stall(harness: Harness) -> list[Figure]:
@@ -343,30 +332,3 @@ class Ticker:
         if not is_near_checkpoint:
             return self.quiet
         return self.trickle if self._pump.is_trickling else self.steady
-
-
-class CoreWaits:
-    """Measures how long the threads of this process were ready to run but waited for a core.
-
-    Threads that start after the creation of this object are not counted. `since_last` returns 0 if
-    the kernel does not measure these waits. This class works on Linux only.
-    """
-
-    def __init__(self) -> None:
-        stats = (thread / "schedstat" for thread in _THREADS.iterdir())
-        self._fds = [os.open(stat, os.O_RDONLY) for stat in stats if stat.exists()]
-        self._last_ns = self._total_ns()
-
-    def _total_ns(self) -> int:
-        # The file has three numbers: the time that the thread ran on a core, the time that it
-        # waited for a core, and the number of its time slices.
-        return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
-
-    def since_last(self) -> float:
-        """Return the seconds waited since the previous call (on the first call: since creation)."""
-        last_ns, self._last_ns = self._last_ns, self._total_ns()
-        return (self._last_ns - last_ns) / 1e9
-
-    def __del__(self) -> None:
-        for fd in self._fds:
-            os.close(fd)

@@ -29,6 +29,16 @@ POSITIVE = {
     ("silent", "small read, 60 silent readers, p50"),
     ("silent", "append, 60 silent readers, p50"),
     ("silent", "event, 60 silent readers, p50"),
+    ("topic", "CPU, plain append"),
+    ("topic", "CPU, append with Message-Key"),
+    ("topic", "append of the client, which selects the partition"),
+    ("topic", "Python calls with Message-Key"),
+    ("topic", "server alone, 1,000 messages, one stream"),
+    ("topic", "server alone, 1,000 messages, hashed by the server"),
+    ("topic", "client and server, 1,000 messages, grouped by the client"),
+    ("groups", "longest loop delay, 20 streams, 4 members"),
+    ("groups", "half expire, 20 streams, 4 members"),
+    ("groups", "heartbeats, 20 idle members, 2 s"),
     ("commit", "CPU per commit"),
     ("commit", "CPU per four appends"),
     ("commit", "commits"),
@@ -116,6 +126,16 @@ def test_a_commit_over_four_streams_takes_one_sync(folder: Path) -> None:
     assert found["commit", "syncs per commit, commits sent one at a time"]["value"] == 1
     assert found["commit", "CPU per commit"]["target"] == "<= 1.50x"
     assert found["staged", "memory growth, 40 MiB"]["target"] == "<= 200 MB"
+
+
+def test_heartbeats_write_nothing_and_what_keys_cost_is_shown(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    found = {(each["work"], each["name"]): each for each in report["figures"]}
+    assert found["groups", "journal growth, 20 idle members, 2 s"]["value"] == 0
+    assert found["groups", "longest loop delay, 20 streams, 4 members"]["target"] == "<= 20 ms"
+    assert found["topic", "CPU, append with Message-Key"]["target"] == "<= 1.30x"
+    grouped = found["topic", "client and server, 1,000 messages, grouped by the client"]
+    assert (grouped["beside"], grouped["target"]) == ("one stream", ">= 0.70x")
 
 
 def test_a_missing_peer_is_a_line_and_not_a_failure(folder: Path) -> None:
