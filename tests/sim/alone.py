@@ -13,6 +13,7 @@ from semel.model.producer_commands import CountHour
 from tests.sim.demands import demand, demand_equal, is_same
 from tests.sim.facts import with_facts
 from tests.sim.oracle import state_view
+from tests.sim.oracle_groups import Choices
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
@@ -47,11 +48,14 @@ class Alone:
             txn_rng=Random(f"txn {seed}"),
             txn_share=txn_share,
             policy_rng=Random(f"policies {seed}"),
+            topic_rng=Random(f"topics {seed}") if seed % 3 else None,
+            group_rng=Random(f"groups {seed}") if seed % 2 else None,
         )
         self.has_jumps = rng.random() < 0.3
         self.now_ms = START_MS
         self.end = 0
         self.counts: Counter[str] = Counter()
+        self.choices = Choices(self.counts)
 
     def step(self) -> None:
         """Sometimes advance the clock; send the next command."""
@@ -66,6 +70,9 @@ class Alone:
                 self.ask(ExpireTxn(self.now_ms, txn.id, txn.epoch, elapsed_ms))
         if self.rng.random() < 0.002:
             self.ask(CountHour(self.now_ms))
+        late = self.workload.groups.late(self.model, self.now_ms)
+        if late is not None:
+            self.ask(late)
         self.ask(command)
 
     def ask(self, command: EngineCommand) -> None:
@@ -75,12 +82,14 @@ class Alone:
         if is_broken(command):
             demand(isinstance(decision.outcome, InvalidRequest), f"{command}: {decision.outcome}")
             return
-        expected = self.model.execute(command)
+        asked = self.choices.before(self.model, command, decision)
+        expected = self.model.execute(asked)
         count(self.counts, expected)
         demand(
             is_same(decision.outcome, expected),
             f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",
         )
+        self.choices.after(self.model, asked)
         if decision.event is not None:
             time_ms = self.state.frame_time(command.now_ms)
             apply(self.state, decision.event, decision.sections, time_ms, self.end)

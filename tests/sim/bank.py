@@ -95,7 +95,11 @@ class Clients:
 
     def _legs(self, model: Model, txn: Txn) -> list[tuple[str, Leg]]:
         """Return the legs that a transaction has written so far."""
-        staged = [(chunk.stream, chunk.batch.payload) for chunk in txn.chunks]
+        staged = [
+            (chunk.stream, chunk.batch.payload)
+            for chunk in txn.chunks
+            if isinstance(chunk.batch, Batch)
+        ]
         for number in txn.streams:
             _, stream = model.txns.by_number(number)
             staged += [(number, message.body) for message in stream.data_of(txn.number)]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from semel.model import commands as ask
 from semel.model.commands import Append, Create, EngineCommand, StoredAppend, TxnOutcome
+from semel.model.topic_commands import AppendTopic
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Note
 
@@ -17,7 +18,7 @@ def with_facts(model: Model, command: EngineCommand) -> EngineCommand:
         return replace(command, last_epoch=_last_epoch(model, command.id))
     if isinstance(command, ask.TxnCall):
         return replace(command, **_facts(model, command.id, command.epoch))
-    if isinstance(command, Append) and command.transaction is not None:
+    if isinstance(command, Append | AppendTopic) and command.transaction is not None:
         tag = command.transaction
         tag = replace(tag, **_facts(model, tag.id, tag.epoch))
         return replace(command, transaction=tag)

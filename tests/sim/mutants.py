@@ -35,9 +35,12 @@ from semel.model import messages
 from semel.model.limits import HOUR_MS
 from tests.sim import reference_producers, world
 from tests.sim.mutants_access import ACCESS_MUTANTS
+from tests.sim.mutants_groups import GROUP_MUTANTS
+from tests.sim.mutants_letters import LETTER_MUTANTS
 from tests.sim.mutants_lives import LIVES_MUTANTS
 from tests.sim.mutants_owners import OWNER_MUTANTS
 from tests.sim.mutants_policies import POLICY_MUTANTS
+from tests.sim.mutants_topics import TOPIC_MUTANTS
 from tests.sim.mutants_txn import TXN_MUTANTS
 
 Mutant = Callable[[], Any]
@@ -403,4 +406,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LIVES_MUTANTS,
     *POLICY_MUTANTS,
     *TXN_MUTANTS,
+    *GROUP_MUTANTS,
+    *TOPIC_MUTANTS,
+    *LETTER_MUTANTS,
 )

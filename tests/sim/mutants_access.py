@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from semel.broker import broker as broker_module
-from semel.broker import guard
+from semel.broker import guard, lookups
 from semel.broker.broker import Broker, Reply
 from semel.journal import checkpoint, recovery
 from semel.machine import Decision, State, access, needs, tokens
@@ -78,7 +77,7 @@ def keep_the_cache_over_a_revocation() -> Any:
         caller.version = state.access_version
         return real(state, command, caller)
 
-    return patch.object(broker_module, "is_settled", is_settled)
+    return patch.object(lookups, "is_settled", is_settled)
 
 
 def share_the_cache_of_callers() -> Any:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from semel.broker import broker as broker_module
 from semel.broker import durable_view, lookups
 from semel.broker.broker import Broker
+from semel.broker.endings import Endings
 from semel.broker.timers import Deadlines
 from semel.journal import checkpoint, frame
 from semel.journal.index import Index
@@ -17,9 +18,10 @@ from semel.journal.txn_history import TxnHistoryCut, put_txn_history
 from semel.machine import append, commits, positions
 from semel.machine import state as state_module
 from semel.machine.events import Decided, Ended
+from semel.machine.pending import mark_open_in
 from semel.machine.positions import move_positions
 from semel.machine.rows import AbortedRow, OutcomeRow
-from semel.machine.state import State, Stream, Txn, mark_open_in
+from semel.machine.state import State, Stream, Txn
 from semel.machine.txn import apply_end, apply_open, lookup
 from semel.machine.txn.decide_end import deadline_of, timeout_of
 from semel.machine.txn.draft import EXTENT_BYTES, Draft
@@ -171,16 +173,16 @@ def never_time_out() -> Any:
 @contextmanager
 def time_out_by_frame_time() -> Iterator[None]:
     """Timeouts are measured in frame time, which one wrong time stops for years."""
-    sweep, end_if_due = Broker.sweep, Broker._end_if_due
+    sweep, end_txn = Broker.sweep, Endings.end_txn
     frame_ms = [0]
 
     def sweep_at(self: Broker, now_ms: int, count_max: int) -> int:
         frame_ms[0] = self.state.frame_time(now_ms)
         return sweep(self, now_ms, count_max)
 
-    def end_at(self: Broker, txn: Txn, now_ms: int) -> bool:
-        frame_ms[0] = self.state.frame_time(now_ms)
-        return end_if_due(self, txn, now_ms)
+    def end_at(self: Endings, txn: Txn, now_ms: int) -> bool:
+        frame_ms[0] = self._state.frame_time(now_ms)
+        return end_txn(self, txn, now_ms)
 
     def elapsed(_self: Deadlines, txn: Txn) -> int:
         due_ms, timeout_ms = deadline_of(txn), timeout_of(txn)
@@ -188,7 +190,7 @@ def time_out_by_frame_time() -> Iterator[None]:
 
     with (
         patch.object(Broker, "sweep", sweep_at),
-        patch.object(Broker, "_end_if_due", end_at),
+        patch.object(Endings, "end_txn", end_at),
         patch.object(Deadlines, "elapsed_ms", elapsed),
     ):
         yield

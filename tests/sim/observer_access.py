@@ -11,6 +11,7 @@ from tests.sim.demands import demand, demand_equal
 from tests.sim.reference import Model
 from tests.sim.reference_access import TakeOwners
 from tests.sim.reference_audit import AUDIT, Record, parse_record, record_of
+from tests.sim.reference_groups import Shared
 from tests.sim.reference_rights import Who
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.workload_access import who_of
@@ -33,7 +34,7 @@ class AccessObserver:
         if who is not None and AUDIT in self.model.streams:
             self._due_record = record_of(command, who)
 
-    def note_frame(self, command: EngineCommand | TakeOwners, decision: Decision) -> None:
+    def note_frame(self, command: EngineCommand | Shared | TakeOwners, decision: Decision) -> None:
         """Record the frame of a command."""
         time_ms, lsn = self.broker.state.time_ms, self.broker.last_lsn
         event, sections = decision.event, decision.sections

@@ -14,6 +14,8 @@ from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
 from semel.model.slices import Slice
 from tests.sim.demands import demand, demand_equal
+from tests.sim.oracle_groups import groups_view
+from tests.sim.oracle_topics import topic_view
 from tests.sim.oracle_txn import txn_state_view
 from tests.sim.reference import Model
 from tests.sim.reference_streams import Label
@@ -38,6 +40,7 @@ def state_view(state: State) -> dict[str, object]:
             path: _stream_view(state, stream) for path, stream in sorted(state.by_path.items())
         },
         "transactions": txn_state_view(state),
+        "groups": groups_view(state),
         "tokens": {name: astuple(row) for name, row in sorted(state.tokens.items())},
         "owners": dict(state.owners),
     }
@@ -72,7 +75,7 @@ def _stream_view(state: State, stream: Stream) -> dict[str, object]:
             for key, use in (stream.keys or {}).items()
             if use.hour >= oldest_hour
         ],
-    }
+    } | topic_view(state, stream, _producer_view)
 
 
 def _fork_view(fork: ForkRow) -> dict[str, object]:
@@ -188,7 +191,7 @@ def read_all(
 def demand_readable(broker: Broker, model: Model) -> None:
     """Compare every message of every stream, without the side effects of a client's read."""
     for path, stream in model.streams.items():
-        if stream.is_deleted:
+        if stream.is_deleted or stream.topic is not None:
             continue
         view = broker.durable_view.by_path[path]
         tail = view.tail

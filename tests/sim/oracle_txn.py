@@ -3,7 +3,7 @@
 from semel.broker.broker import Broker
 from semel.machine import State
 from semel.machine.state import Txn
-from semel.machine.txn.draft import chunk_at, chunks_in, unpack_result
+from semel.machine.txn.draft import chunk_at, chunk_count, chunks_in, unpack_result
 from semel.model.commands import COMMITTED, TXN_STAGED, TxnOutcome
 from semel.model.outcomes import Outcome
 from tests.sim.demands import demand, demand_equal
@@ -45,6 +45,10 @@ def txn_state_view(state: State) -> dict[str, object]:
     }
 
 
+def _chunks(txn: Txn) -> int:
+    return chunk_count(txn.chunk_blocks) if txn.row.kind == TXN_STAGED else 0
+
+
 def _txn_view(txn: Txn) -> dict[str, object]:
     row = txn.row
     return {
@@ -63,9 +67,12 @@ def _txn_view(txn: Txn) -> dict[str, object]:
             (n.group, n.stream, n.to, n.guard, n.expected, n.version) for n in row.positions
         ],
         "metadata": {(group, number): metadata for group, number, metadata in row.metadata},
+        "members": {
+            (n.group, n.stream): (n.member, n.member_epoch) for n in row.positions if n.member
+        },
         "lost": list(row.lost),
         "deleted": row.deleted,
-        "sent": [chunk_at(txn.chunk_blocks, seq) for seq in range(row.next_seq)],
+        "sent": [chunk_at(txn.chunk_blocks, seq) for seq in range(_chunks(txn))],
         "streams": {
             number: (known.first, known.messages, known.chunks)
             for number, known in txn.streams.items()

@@ -5,6 +5,7 @@ rules leave a choice, a comment marked CHOICE states it.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
@@ -12,6 +13,7 @@ from semel.model import commands as ask
 from semel.model import commands as txn_ask
 from semel.model import limits
 from semel.model import outcomes as out
+from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
 from semel.model.access_commands import AccessCommand
 from semel.model.checksum import digest_of
@@ -25,18 +27,30 @@ from semel.model.commands import (
     ProducerTag,
     TxnCommand,
 )
+from semel.model.group_commands import GroupCommand
 from semel.model.outcomes import Outcome
 from semel.model.policies import PolicyCommand
 from semel.model.producer_commands import LifeCommand
+from semel.model.topic_commands import TopicCommand
 from tests.sim import reference_producers as rules
 from tests.sim.reference_access import Access, TakeOwners
 from tests.sim.reference_commit import Commits, bad_batch
+from tests.sim.reference_groups import Groups, Shared
 from tests.sim.reference_lives import Lives
 from tests.sim.reference_policies import Policies, set_switch
 from tests.sim.reference_producers import Producer, Receipt
 from tests.sim.reference_publish import publish
 from tests.sim.reference_rights import Who
-from tests.sim.reference_streams import KeyUse, Label, Message, Origin, Stream, media_type
+from tests.sim.reference_streams import (
+    KeyUse,
+    Label,
+    Message,
+    Origin,
+    Stream,
+    Topic,
+    media_type,
+)
+from tests.sim.reference_topics import Topics
 from tests.sim.reference_txn import Bounds, Transactions, Txn
 
 CommitCommand = (
@@ -86,6 +100,8 @@ class Model:
         self.txns = Transactions(self, self.bounds)
         self.commits = Commits(self.txns)
         self.policies = Policies(self)
+        self.topics = Topics(self)
+        self.groups = self.txns.positions.generations = Groups(self)
         self.access = Access(self, self.bounds.tokens, self.bounds.tokens_per_principal)
 
     def copy(self) -> "Model":
@@ -99,30 +115,37 @@ class Model:
         for path, old in self.streams.items():
             new = replace(old, messages=list(old.messages))
             new.producers, new.keys = dict(old.producers), dict(old.keys)
+            if old.topic is not None:
+                new.topic = replace(old.topic, parts=dict(old.topic.parts))
             twin.streams[path] = new
         twin.txns = self.txns.copy(twin)
         twin.commits = self.commits.copy(twin.txns)
         twin.policies = self.policies.copy(twin)
+        twin.groups = twin.txns.positions.generations = self.groups.copy(twin)
         twin.access = self.access.copy(twin)
         return twin
 
-    def execute(self, command: EngineCommand, who: Who | None = None) -> Outcome:
+    def execute(self, asked: EngineCommand | Shared, who: Who | None = None) -> Outcome:
         """Execute a command, unless it is refused or a repeat; return its outcome.
 
         Without a caller, everything is allowed.
         """
+        command = asked.command if isinstance(asked, Shared) else asked
         refusal = None if who is None else self.access.judge(command, who)
         if refusal is not None:
             return refusal
         expiring, before = self.lives.expiring(), self.access.before()
-        outcome = self._execute(command)
+        outcome = self._execute_any(asked)
         self.lives.note_ends(expiring)
         self.access.drop_orphans(before)
         if who is not None:
             self.access.note_use(command, who, outcome)
         return outcome
 
-    def replay(self, command: EngineCommand | TakeOwners) -> None:
+    def _execute_any(self, asked: EngineCommand | Shared) -> Outcome:
+        return self.groups.execute(asked) if isinstance(asked, Shared) else self._execute(asked)
+
+    def replay(self, command: EngineCommand | Shared | TakeOwners) -> None:
         """Execute what was accepted before: a command, or the owners that followed it."""
         if isinstance(command, TakeOwners):
             self.access.take(command)
@@ -136,12 +159,16 @@ class Model:
             return self.policies.execute(command)
         if isinstance(command, AccessCommand):
             return self.access.execute(command)
+        if isinstance(command, TopicCommand):
+            return self.topics.execute(command)
         if isinstance(command, Create):
             return self._create(command)
         if isinstance(command, ask.Register):
             return self._register(command)
         if isinstance(command, LifeCommand):
             return self.lives.execute(command)
+        if isinstance(command, GroupCommand):  # refused, or nothing was to be changed
+            return self.groups.execute(Shared(command, None))
         return self._execute_on_stream(command)
 
     def _execute_on_stream(
@@ -160,6 +187,8 @@ class Model:
             return out.NotFound()
         if stream.is_deleted:
             return out.Gone()
+        if (refusal := self.topics.refuse_as_stream(stream, command)) is not None:
+            return refusal
         if isinstance(command, Append):
             return self._append(stream, command)
         if isinstance(command, ask.Delete):
@@ -270,6 +299,8 @@ class Model:
     def _create_again(self, stream: Stream, c: Create) -> Outcome:
         if stream.is_deleted:
             return out.ConfigConflict("deleted")
+        if stream.topic is not None:
+            return topic_out.IsTopic()
         wanted = c.content_type or "application/octet-stream"
         is_type_free = c.fork is not None and c.content_type is None
         is_expiry_free = stream.inherits_expiry and c.ttl_ms is None and c.expires_at_ms is None
@@ -283,7 +314,9 @@ class Model:
         }
         for name, is_same in is_equal.items():
             if not is_same:
-                return out.ConfigConflict(name)
+                is_topics = c.closed if name == "closed" else name in ("ttl", "expires_at", "dedup")
+                refusal = self.topics.not_alone(stream) if is_topics else None
+                return refusal or out.ConfigConflict(name)
         return self._created(c.path, stream, is_new=False)
 
     def _is_same_switch(self, stream: Stream, c: Create) -> bool:
@@ -301,8 +334,8 @@ class Model:
         source = self.streams.get(fork.source)
         if source is None:
             return out.NotFound()
-        if source.is_deleted:
-            return out.ForkSourceGone()
+        if source.is_deleted or source.topic is not None:
+            return out.ForkSourceGone() if source.topic is None else topic_out.IsTopic()
         if content_type and media_type(content_type) != media_type(source.content_type):
             return out.ContentTypeConflict(source.content_type)
         stable = self.txns.stable(source)
@@ -406,13 +439,13 @@ class Model:
 
     def _key_seen(self, stream: Stream, c: Append) -> Outcome | None:
         use = None if c.key is None else stream.keys.get(c.key)
-        if use is None or self._is_old(use):
+        if use is None or self.is_old(use):
             return None
         if use.digest != self.digest_claimed(stream, c):
             return out.KeyReused()
         return out.Duplicate(use.first_offset, use.next_offset, stream.is_closed)
 
-    def _is_old(self, use: KeyUse) -> bool:
+    def is_old(self, use: KeyUse) -> bool:
         """Return True if `key_hours` complete hours have passed since the use of a key."""
         return self.hours - (use.hour + 1) >= self.key_hours
 
@@ -423,6 +456,8 @@ class Model:
             if is_close_only and c.producer is None and c.key is None:
                 return out.Appended(stream.tail, stream.tail, True)
             return out.StreamClosed(stream.tail)
+        if c.close and (refusal := self.topics.not_alone(stream)) is not None:
+            return refusal
         if c.close and (holders := self.txns.open_in(stream)):
             return txn_out.StreamInTransaction(holders[0].id)
         is_type_equal = media_type(c.content_type or "") == media_type(stream.content_type)
@@ -449,12 +484,14 @@ class Model:
         """Store an append; `txn` is the number of the inline transaction it is part of."""
         now, first = self.write(c), stream.tail
         stream.store(c.batch, txn)
+        if c.batch is not None:
+            self.topics.note_key(stream, c.batch)
         stream.is_closed, stream.written_ms = c.close, now
         if c.stream_seq is not None:
             stream.stream_seq = c.stream_seq
         digest = digest_stored(stream, c)
         if c.key is not None:
-            self._remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now, self.hours))
+            self.remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now, self.hours))
         if c.producer is None:
             return out.Appended(first, stream.tail, stream.is_closed)
         tag, registered = c.producer, self.registry.get(c.producer.id)
@@ -472,7 +509,8 @@ class Model:
             self.txns.raise_epoch(tag.id, producer.epoch, now)
         return done
 
-    def _remember_key(self, stream: Stream, key: str, use: KeyUse) -> None:
+    def remember_key(self, stream: Stream, key: str, use: KeyUse) -> None:
+        """Store the use of an idempotency key."""
         stream.keys.pop(key, None)  # an expired one becomes the newest
         stream.keys[key] = use
         if len(stream.keys) > self.keys_max:
@@ -567,16 +605,19 @@ class Model:
     def _delete(self, c: ask.Delete | ask.Expire) -> Outcome:
         self.write(c)
         self.txns.drop_stream(c.path, self.streams[c.path].number)
-        if self._has_forks(c.path):
+        self.groups.drop_stream(self.streams[c.path].number)
+        if self.has_forks(c.path):
             self.streams[c.path].is_deleted = True
             self.streams[c.path].producers = {}
             return out.Deleted(is_soft=True)
         origin = self.streams.pop(c.path).fork
-        while origin and self.streams[origin.path].is_deleted and not self._has_forks(origin.path):
+        while origin and self.streams[origin.path].is_deleted and not self.has_forks(origin.path):
             origin = self.streams.pop(origin.path).fork
+        self.topics.drop_empty()
         return out.Deleted(is_soft=False)
 
-    def _has_forks(self, path: str) -> bool:
+    def has_forks(self, path: str) -> bool:
+        """Return whether a stream has forks."""
         # CHOICE: a soft-deleted fork counts, because its own forks still need its source.
         return any(s.fork is not None and s.fork.path == path for s in self.streams.values())
 
@@ -596,7 +637,10 @@ class Model:
         is_idle = stream.ttl_ms is not None and c.elapsed_ms >= stream.ttl_ms
         if not is_dated and not is_idle:
             return out.StillAlive()
-        self._delete(c)
+        if stream.topic is None:
+            self._delete(c)
+        else:
+            self.topics.delete(c.path, self.write(c))
         return out.Expired()
 
     # ---- inspection ------------------------------------------------------------------------------
@@ -611,7 +655,7 @@ class Model:
 
     def _visible(self, path: str, committed: bool) -> list[Message]:
         stream = self.streams.get(path)
-        if stream is None or stream.is_deleted:
+        if stream is None or stream.is_deleted or stream.topic is not None:
             return []
         data = [message for message in stream.messages if not message.is_control]
         if not committed:
@@ -635,6 +679,7 @@ class Model:
             "tombstones": self.lives.tombstone_count,
             "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
             "transactions": self._txn_views(),
+            "groups": self.groups.view(),
             **self.access.view(),
         }
 
@@ -660,19 +705,26 @@ class Model:
             "streams": {number: self._share(txn, number) for number in txn.streams},
             "positions": [(*key, n.to, n.guard, n.expected, n.version) for key, n in alive],
             "metadata": {key: n.metadata for key, n in alive if n.metadata},
+            "members": {key: (n.member, n.member_epoch) for key, n in alive if n.member},
             "lost": self.txns.positions.lost(txn.positions),
             "deleted": tuple(sorted(set(txn.deleted))),
             "sent": [(number, digest >> 32) for number, digest in txn.sent],
         }
 
     def _share(self, txn: Txn, number: int) -> tuple[int, int, int]:
-        """Return first offset, messages and chunks of a transaction in a stream."""
-        data = self.txns.by_number(number)[1].data_of(txn.number)
+        """Return first offset, messages and chunks of a transaction in a stream.
+
+        A topic has none: they are in its partitions.
+        """
+        _, stream = self.txns.by_number(number)
+        data = [] if stream.topic is not None else stream.data_of(txn.number)
         staged = [chunk.batch.count for chunk in txn.chunks if chunk.stream == number]
         first = data[0].offset if data else -1
         return first, len(data) + sum(staged), len(staged)
 
     def _stream_view(self, stream: Stream) -> dict[str, object]:
+        if stream.topic is not None:
+            return self._topic_view(stream, stream.topic)
         plain = {name: value for name, value in vars(stream).items() if name != "messages"}
         # Only keys that have not expired: when the others are removed is not specified.
         return plain | {
@@ -682,8 +734,33 @@ class Model:
             "producers": {
                 name: self._producer_view(p) for name, p in sorted(stream.producers.items())
             },
-            "keys": [(key, *use) for key, use in stream.keys.items() if not self._is_old(use)],
+            "keys": [(key, *use) for key, use in stream.keys.items() if not self.is_old(use)],
         }
+
+    def _topic_view(self, stream: Stream, topic: Topic) -> dict[str, object]:
+        """Dump a topic; a receipt and a key have the parts of their append, not offsets."""
+        plain = self._stream_view(replace(stream, topic=None))
+        uses = {key: use for key, use in stream.keys.items() if not self.is_old(use)}
+        return plain | {
+            "topic": {n: value for n, value in vars(topic).items() if n != "parts"},
+            "stable": stream.tail,
+            "producers": {
+                name: self._with_parts(self._producer_view(p), topic)
+                for name, p in sorted(stream.producers.items())
+            },
+            "keys": [
+                (key, use.digest, topic.parts[use.first_offset], use.time_ms, use.hour)
+                for key, use in uses.items()
+            ],
+        }
+
+    def _with_parts(self, view: dict[str, Any], topic: Topic) -> dict[str, object]:
+        for name in ("receipts", "txn_receipts"):
+            view[name] = tuple(
+                (first, last, None if view["is_tombstone"] else topic.parts[ordinal], digest)
+                for first, last, ordinal, _, digest in view[name]
+            )
+        return view
 
     def _producer_view(self, producer: Producer) -> dict[str, object]:
         plain = producer._asdict()

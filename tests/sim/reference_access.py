@@ -13,8 +13,8 @@ from semel.model import outcomes_access as access_out
 from semel.model.commands import Append, EngineCommand
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.rights import Scope
+from semel.model.topic_commands import AppendTopic
 from tests.sim.reference_rights import (
-    RESERVED,
     Key,
     Mine,
     Need,
@@ -22,6 +22,7 @@ from tests.sim.reference_rights import (
     Who,
     has_all,
     is_admin,
+    is_reserved,
     is_same_or_below,
     key_of,
     may,
@@ -113,8 +114,8 @@ class Access:
             refusal = self._missing(need, who) if isinstance(need, Need) else self._mine(need, who)
             if refusal is not None:
                 return refusal
-        is_reserved = any(path.startswith(RESERVED) for path in written_paths(c))
-        return access_out.ReservedPath() if is_reserved else None
+        is_refused = any(map(is_reserved, written_paths(c)))
+        return access_out.ReservedPath() if is_refused else None
 
     def is_live(self, who: Who, now_ms: int) -> bool:
         """Return whether a caller is valid; T3 and T7."""
@@ -326,7 +327,7 @@ class Access:
 
     def _used(self, c: EngineCommand, outcome: Outcome) -> Iterator[Key]:
         """Yield what a command uses, if it is one of those that give owners; O2."""
-        if isinstance(c, Append):
+        if isinstance(c, Append | AppendTopic):
             if c.producer is not None:
                 yield self._row(c.path, c.producer.id)
             if c.transaction is not None:

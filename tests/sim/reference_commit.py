@@ -19,7 +19,8 @@ from semel.model.commands import (
 )
 from semel.model.outcomes import Outcome
 from tests.sim.reference_positions import Mover
-from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
+from tests.sim.reference_routing import note_keys, route_commit
+from tests.sim.reference_streams import BAD_EXTRAS, Rows, Stream, media_type, rows_of
 from tests.sim.reference_txn import Note, Transactions, Txn
 
 EXTENT_BYTES = 32  # of a chunk in the decision frame
@@ -161,8 +162,9 @@ class Commits:
 
     def _judge_streams(self, c: ask.Commit, listed: list[Txn]) -> Outcome | None:
         """Rows 6 to 8."""
-        paths = [append.path for append in c.appends] + [p.path for p in c.positions]
-        refusal = self.txns.missing(paths + [path for path, _ in c.expects])
+        read = [p.path for p in c.positions] + [path for path, _ in c.expects]
+        refusal = self.txns.missing([a.path for a in c.appends], topics=True)
+        refusal = refusal or self.txns.missing(read)
         if refusal is not None:
             return refusal  # 6
         streams = self.txns.book.streams
@@ -185,13 +187,31 @@ class Commits:
         """Return how many messages the commit will add, by stream number."""
         growth: dict[int, int] = {}
         for append in c.appends:
-            assert append.batch is not None
-            number = self.txns.book.streams[append.path].number
-            growth[number] = growth.get(number, 0) + append.batch.count
+            for number, rows in self._routed(append):
+                growth[number] = growth.get(number, 0) + rows.count
         for txn in listed:
             for chunk in txn.chunks:
                 growth[chunk.stream] = growth.get(chunk.stream, 0) + chunk.batch.count
         return growth
+
+    def _routed(self, append: ask.CommitAppend) -> list[tuple[int, Batch | Rows]]:
+        """Return what an append adds, by stream number: of a topic, to some partitions."""
+        assert append.batch is not None
+        stream = self.txns.book.streams[append.path]
+        if stream.topic is None:
+            return [(stream.number, append.batch)]
+        routed = route_commit(stream, append)
+        return [(stream.topic.partitions[n], rows) for n, rows in routed.items()]
+
+    def _note_keys(self, append: ask.CommitAppend) -> None:
+        """Note the keys of messages that go to a topic, or to one of its partitions."""
+        stream = self.txns.book.streams[append.path]
+        topic = stream.topic
+        if stream.topic_number:
+            topic = self.txns.by_number(stream.topic_number)[1].topic
+        if topic is not None:
+            assert append.batch is not None
+            note_keys(topic, {0: Rows(rows_of(append.batch, stream.is_json))})
 
     def _judge_positions(self, c: ask.Commit, listed: list[Txn]) -> Outcome | None:
         """Rows 8c to 9c; A18."""
@@ -223,13 +243,14 @@ class Commits:
         txns, now = self.txns, self.txns.write(c.now_ms)
         parts: list[TxnResult] = []
         for append in c.appends:
-            stream = txns.book.streams[append.path]
-            first = stream.tail
-            assert append.batch is not None
-            stream.store(append.batch)
-            stream.written_ms = now
-            done = StreamResult(append.path, first, stream.tail, append.batch.count)
-            parts.append(TxnResult((done,)))
+            self._note_keys(append)
+            for number, rows in self._routed(append):
+                path, stream = txns.by_number(number)
+                first = stream.tail
+                stream.store(rows)
+                stream.written_ms = now
+                done = StreamResult(path, first, stream.tail, rows.count)
+                parts.append(TxnResult((done,)))
         if c.sink is not None:
             self._forget_notes_of(c.sink.app)
         parts += [txns.finish(txn, COMMITTED, "", now) for txn in listed]
@@ -289,7 +310,7 @@ class Commits:
 
     def set_positions(self, c: ask.SetPositions) -> Outcome:
         refusal = self.txns.missing([position.path for position in c.positions])
-        refusal = refusal or self.txns.positions.judge_set(c.positions)
+        refusal = refusal or self.txns.positions.judge_set(c.positions, c.by_operator)
         if refusal is not None:
             return refusal
         self.txns.write(c.now_ms)
@@ -334,7 +355,7 @@ def _is_sinks(txn: Txn, tag: ask.SinkTag) -> bool:
 
 def _judge_append(stream: Stream, append: ask.CommitAppend) -> out.Refusal | None:
     if stream.is_closed:
-        return out.StreamClosed(stream.tail)
+        return out.StreamClosed(None if stream.topic is not None else stream.tail)
     if media_type(append.content_type or "") != media_type(stream.content_type):
         return out.ContentTypeConflict(stream.content_type)
     return bad_batch(append.batch, append.body_error)

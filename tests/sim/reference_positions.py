@@ -6,7 +6,7 @@ and whether a named stream still exists by a lookup of its path.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from semel.model import commands as ask
 from semel.model import outcomes as out
@@ -37,6 +37,8 @@ class Named(NamedTuple):
     expected: int | None  # `from` of the last call; below, its `version`
     version: int | None
     metadata: ask.Metadata = ()
+    member: str | None = None  # of the last call, with its epoch
+    member_epoch: int | None = None
 
 
 Names = Mapping[Key, Named]  # of one transaction, in the order they were first named
@@ -53,6 +55,16 @@ class Namer(Protocol):
     positions: dict[Key, Named]
 
 
+class Generations(Protocol):
+    """The rules of groups whose members share work: table G."""
+
+    def refuse_move(self, move: ask.PositionMove) -> Outcome | None:
+        """Return the refusal of a move by somebody who does not own the stream."""
+
+    def refuse_named(self, key: Key, named: Named) -> Outcome | None:
+        """Return the same for what an open transaction has named."""
+
+
 NOBODY: frozenset[int] = frozenset()
 
 
@@ -67,6 +79,12 @@ def _shown(mover: Mover) -> str:
     return name if is_producer else f"sink:{name}"
 
 
+def _called(move: ask.PositionMove) -> Any:
+    """Return what a call that names a position says; the same again changes nothing."""
+    owner = (move.member, move.member_epoch)
+    return (move.to, move.expected, move.version, move.metadata, *owner)
+
+
 class Positions:
     """The positions stored, and the rules for moving them."""
 
@@ -75,12 +93,16 @@ class Positions:
     ) -> None:
         self._streams, self._undecided, self._groups_max = streams, undecided, groups_max
         self.stored: dict[Key, Stored] = {}
+        self.generations: Generations | None = None  # set by the model
 
     # ---- lookups ---------------------------------------------------------------------------------
 
     def at(self, group: str, path: str) -> Stored:
         """Return what is stored for a group in the stream of a path."""
         return self.stored.get(self.key(group, path), Stored())
+
+    def version(self, key: Key) -> int:
+        return self.stored.get(key, Stored()).version
 
     def key(self, group: str, path: str) -> Key:
         return group, self._streams[path].number
@@ -117,22 +139,22 @@ class Positions:
         names = dict(txn.positions)
         fresh: list[Key] = []  # named earlier in this call, and new to their stream
         for move in moves:
-            if (refusal := self._in_another_stream(move)) is not None:
-                return refusal  # A2
+            refusal = self._in_another_stream(move) or self._by_another_owner(move)
+            if refusal is not None:
+                return refusal  # A2, G
             key, stored = self.key(move.group, move.path), self.at(move.group, move.path)
             if (old := names.get(key)) is None:
                 refusal = self._judge_new(txn, move) or self.no_place(move, {}, fresh)
                 guard = stored.version  # A9
-            elif old[1:2] + old[3:] == (move.to, move.expected, move.version, move.metadata):
+            elif old[1:2] + old[3:] == _called(move):
                 continue  # A3
             else:
                 refusal = self._judge_renamed(old, move) or self.past_the_tail(move, {})
                 guard = old.guard  # A5
             if refusal is not None:
                 return refusal
-            names[key] = Named(
-                move.path, move.to, guard, move.expected, move.version, move.metadata
-            )
+            to, *rest = _called(move)
+            names[key] = Named(move.path, to, guard, *rest)
         return names
 
     def _judge_renamed(self, old: Named, move: ask.PositionMove) -> Outcome | None:
@@ -172,6 +194,14 @@ class Positions:
             stored.version,
             reason=txn_out.BY_INCARNATION,
         )
+
+    def _by_another_owner(
+        self, move: ask.PositionMove, by_operator: bool = False
+    ) -> Outcome | None:
+        """G: after the incarnation, and before everything that compares positions."""
+        if self.generations is None or (by_operator and move.member is None):
+            return None
+        return self.generations.refuse_move(move)
 
     def held(self, move: ask.PositionMove, besides: Collection[int] = NOBODY) -> Outcome | None:
         """A6 and A15."""
@@ -236,6 +266,11 @@ class Positions:
             return txn_out.PositionConflict(group, path, 0, reason=txn_out.BY_DELETION)
         for key, named in self.alive(txn.positions):
             move = ask.PositionMove(key[0], named.path, named.to)
+            refusal = None
+            if self.generations is not None:
+                refusal = self.generations.refuse_named(key, named)
+            if refusal is not None:
+                return refusal  # G
             if named.guard != self.at(key[0], named.path).version:
                 return self._conflict(move, txn_out.BY_MOVE)
             if (refusal := self.held(move, {*besides, txn.number})) is not None:
@@ -254,6 +289,7 @@ class Positions:
         for move in moves:
             refusal = (
                 self._in_another_stream(move)  # A2
+                or self._by_another_owner(move)  # G
                 or self.held(move, ending)  # A6
                 or self.moved_elsewhere(move)  # A7
                 or self.moved_by_another(move, mover)  # A8
@@ -263,12 +299,15 @@ class Positions:
                 return refusal
         return None
 
-    def judge_set(self, moves: Iterable[ask.PositionMove]) -> Outcome | None:
-        """A19: check a plain set."""
+    def judge_set(
+        self, moves: Iterable[ask.PositionMove], by_operator: bool = False
+    ) -> Outcome | None:
+        """A19: check a plain set; an operator, who is no member, need not own the stream."""
         fresh: list[Key] = []
         for move in moves:
             refusal = (
                 self._in_another_stream(move)  # A2
+                or self._by_another_owner(move, by_operator)  # G
                 or self.moved_elsewhere(move)  # A7
                 or self.held(move)  # A15
                 or self.no_place(move, {}, fresh)  # A9b

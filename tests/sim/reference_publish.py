@@ -27,7 +27,8 @@ def publish(model: "Model", stream: Stream, c: Append, tag: TxnTag) -> Outcome:
         return txn_out.InvalidTxnState("prepared")  # 6b
     if c.close or c.key is not None:
         return out.InvalidRequest("close" if c.close else "idempotency_key")  # 6c
-    if stream.number not in txn.streams and not txn.is_implicit:
+    is_named = stream.number in txn.streams or stream.topic_number in txn.streams
+    if not (is_named or txn.is_implicit):
         return txn_out.PartitionNotInTxn()  # 6d
     if txn.kind == TXN_INLINE:
         return _publish_inline(model, stream, c, txn)
@@ -75,6 +76,8 @@ def _judge_inline(
     known, digest = stream.producers.get(by.id), model.digest_claimed(stream, c)
     # Messages it wrote while deduplication was off have no producer, and do not count.
     is_again = any(m.producer is not None for m in stream.data_of(txn.number))
+    if stream.topic_number:  # messages that came by the topic have the topic's sequence
+        is_again = is_again and known is not None and known.txn == txn.number
     is_first = not is_again
     return (
         rules.identity(known, by, model.registry.get(by.id))
@@ -104,6 +107,7 @@ def _stage(model: "Model", stream: Stream, c: Append, tag: TxnTag, txn: Txn) -> 
     digest = model.digest_claimed(stream, c)
     assert digest is not None
     txn.sent.append((stream.number, digest))
+    model.topics.note_key(stream, c.batch)
     txn.next_seq, txn.touched_ms = tag.seq + 1, now
     if stream.number not in txn.streams:
         txn.streams.append(stream.number)
@@ -116,7 +120,9 @@ def _judge_chunk(
     model: "Model", stream: Stream, c: Append, tag: TxnTag, seq: int, txn: Txn
 ) -> Outcome | None:
     if seq < txn.next_seq:
-        is_other = txn.sent[seq] != (stream.number, model.digest_claimed(stream, c))
+        # Which chunks are those of `seq` is not known after an append to several partitions.
+        is_known = len(txn.sent) == txn.next_seq
+        is_other = is_known and txn.sent[seq] != (stream.number, model.digest_claimed(stream, c))
         if is_other and tag.is_strict:
             return out.PayloadMismatch()
         return out.Duplicate(None, None, stream.is_closed, is_mismatch=is_other)  # 8
@@ -129,4 +135,4 @@ def _judge_chunk(
     if (refusal := _no_room(model, stream, txn)) is not None:
         return refusal
     maximum = model.txns.bounds.chunks
-    return out.LimitReached("chunks", maximum) if txn.next_seq >= maximum else None
+    return out.LimitReached("chunks", maximum) if len(txn.sent) >= maximum else None

@@ -6,12 +6,17 @@ Written from `docs/reference/access.md`. The letters and numbers in comments are
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
 
 from semel.model import access_commands as access_ask
 from semel.model import commands as ask
+from semel.model import group_commands as group_ask
 from semel.model import outcomes as out
 from semel.model import outcomes_access as access_out
+from semel.model import outcomes_groups as group_out
+from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
+from semel.model import topic_commands as topic_ask
 from semel.model.commands import Append, Create, EngineCommand, Owner, ProducerOwner
 from semel.model.outcomes import Refusal
 from semel.model.policies import DeletePolicy, SetPolicy
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from tests.sim.reference import Model
 
 RESERVED = "__semel/"
+OF_GROUPS = ("dead", "retry", "replay")
 Key = tuple[str, int, str]  # kind, number of the stream of a producer or 0, name
 
 
@@ -95,12 +101,31 @@ def is_same_or_below(principal: str, maker: str) -> bool:
     return principal == maker or principal.startswith(maker + "/")
 
 
+def group_of(path: str) -> str | None:
+    """Return the group to which a reserved name belongs: its dead letters, retries or replays."""
+    parts = path.split("/")
+    if len(parts) != 3 or f"{parts[0]}/" != RESERVED or parts[1] not in OF_GROUPS:
+        return None
+    name = unquote(parts[2])
+    encoded = {".": "%2E", "..": "%2E%2E"}.get(name) or quote(name, safe="")
+    return name if name and encoded == parts[2] else None
+
+
+def is_reserved(path: str) -> bool:
+    """Return whether a path is the server's. Those of groups can be used with their rights."""
+    return path.startswith(RESERVED) and group_of(path) is None
+
+
 def may(who: Who, kind: str, name: str, right: str) -> bool:
     """Return whether a caller has a right; R6, and R3 for the two rights on the cluster.
 
-    CHOICE: for R3, a right on a topic, which is reserved, counts like that on a stream.
+    What belongs to a group is read by whoever may read as the group, and needs `write` otherwise.
     """
-    if kind == "stream" and name.startswith(RESERVED):
+    group = group_of(name) if kind in ("stream", "group") else None
+    if group is not None:
+        wanted = right if right in ("read", "describe") else "write"
+        return has(who.scopes, "group", group, wanted)
+    if kind == "stream" and is_reserved(name):
         return is_admin(who.scopes)
     if right in ("IdempotentWrite", "TransactionalWrite") and not who.is_strict:
         for scope in who.scopes:
@@ -138,6 +163,38 @@ def _listed(path: str, right: str) -> Need:
     return Need("stream", path, right, txn_out.StreamRefused(path, NOT_FOUND))
 
 
+def _of_group(c: group_ask.GroupCommand) -> Needs | None:
+    """CHOICE: what is ended or computed by the server only has no rule."""
+    match c:
+        case group_ask.JoinGroup():
+            return _of_join(c)
+        case group_ask.ReleaseStreams() | group_ask.LeaveGroup():
+            return iter([Need("group", c.group, "write")])
+        case group_ask.DeleteGroup():
+            return iter([Need("group", c.group, "delete", group_out.UnknownGroup())])
+        case _:
+            return None
+
+
+def _of_join(c: group_ask.JoinGroup) -> Needs:
+    """A topic is read with the right on its partitions, a pattern with that on all it can match."""
+    yield Need("group", c.group, "write")
+    yield from (_listed(path, "read") for path in c.streams)
+    for path in c.topics:
+        absent = txn_out.StreamRefused(path, topic_out.TopicNotFound())
+        yield Need("stream", f"{path}/", "read", absent)
+    for pattern in c.patterns:
+        yield Need("stream", _common(pattern), "read")
+
+
+def _common(pattern: str) -> str:
+    """Return with what all paths begin that a pattern matches."""
+    parts = pattern.split("/")
+    at = next((i for i, part in enumerate(parts) if part in ("*", "**")), len(parts))
+    common = "/".join(parts[:at])
+    return f"{common}/" if common and parts[at : at + 1] == ["*"] else common
+
+
 def _moves(moves: Iterable[ask.PositionMove]) -> Needs:
     for move in moves:
         yield _listed(move.path, "read")
@@ -158,7 +215,7 @@ class Rights:
             case ask.Delete() | ask.Trim():
                 return iter([Need("stream", c.path, "delete", NOT_FOUND)])
             case ask.SwitchDedup():
-                return iter([Need("stream", c.path, "admin", NOT_FOUND)])
+                return iter([self._at(c.path, "admin", NOT_FOUND)])
             case ask.Register():
                 return self._of_register(c, who)
             case RetireProducers():
@@ -183,17 +240,43 @@ class Rights:
             if c.fork is not None:
                 yield Need("stream", c.fork.source, "read", NOT_FOUND)
             return
-        yield Need("stream", c.path, "write", NOT_FOUND)
         if isinstance(c, ask.ClaimProducer):
+            yield self._at(c.path, "write", NOT_FOUND)
             yield IDEMPOTENT
             yield from self._row(c.path, c.producer_id)
             return
+        yield Need("stream", c.path, "write", NOT_FOUND)
+        yield from self._of_append(c, who)
+
+    def _of_append(self, c: Append | topic_ask.AppendTopic, who: Who) -> Needs:
         if c.transaction is not None:
             yield IDEMPOTENT
             yield from self._uses_transaction(c.transaction.id)
         if c.producer is not None:
             yield IDEMPOTENT
             yield from self._row(c.path, c.producer.id, who.principal)
+
+    def _at(self, path: str, right: str, absent: Refusal | None) -> Need:
+        """Return the need of a topic if there is one at the path, otherwise that of a stream."""
+        stream = self._model.streams.get(path)
+        is_topic = stream is not None and stream.topic is not None
+        return Need("topic" if is_topic else "stream", path, right, absent)
+
+    def _written(self, path: str) -> Need:
+        return self._at(path, "write", txn_out.StreamRefused(path, NOT_FOUND))
+
+    def _of_topic(self, c: topic_ask.OnTopic, who: Who) -> Needs:
+        absent = topic_out.TopicNotFound()
+        match c:
+            case topic_ask.CreateTopic():
+                yield Need("topic", c.path, "create")
+            case topic_ask.GrowTopic():
+                yield Need("topic", c.path, "admin", absent)
+            case topic_ask.AppendTopic():
+                yield Need("topic", c.path, "write", absent)
+                yield from self._of_append(c, who)
+            case _:
+                yield Need("topic", c.path, "delete", absent)
 
     def _row(self, path: str, name: str, appender: str | None = None) -> Needs:
         """Yield that a producer in a stream must be the caller's, and its registration; O4."""
@@ -220,7 +303,7 @@ class Rights:
         if name in model.txns.open and ("transaction", 0, name) not in model.access.owners:
             numbers = model.txns.open[name].streams
             paths = {s.number: path for path, s in model.streams.items() if s.number in numbers}
-            yield from (Need("stream", paths[n], "write", absent) for n in sorted(paths))
+            yield from (self._at(paths[n], "write", absent) for n in sorted(paths))
 
     def _uses_sink(self, app: str, who: Who) -> Needs:
         """Yield the needs of a sink; O10 if it has no row yet.
@@ -258,7 +341,7 @@ class Rights:
         if path is None:
             yield Mine(("producer", 0, name), is_use=False)
             return
-        yield Need("stream", path, "describe", NOT_FOUND)
+        yield self._at(path, "describe", NOT_FOUND)
         yield from self._row_to_end(path, name)
 
     def _row_to_end(self, path: str, name: str) -> Needs:
@@ -268,7 +351,7 @@ class Rights:
 
     def _of_change(self, c: access_ask.ChangeOwner) -> Needs:
         if c.path is not None:
-            yield Need("stream", c.path, "describe", NOT_FOUND)
+            yield self._at(c.path, "describe", NOT_FOUND)
             yield from self._row_to_end(c.path, c.name)
         elif c.kind != "transaction" or c.name in self._model.txns.open:
             yield Mine((c.kind, 0, c.name), None, access_out.UnknownThing(), is_use=False)
@@ -282,18 +365,25 @@ class Rights:
             case ask.Commit():
                 return self._of_commit(c, who)
             case ask.SetPositions():
-                return _moves(c.positions)
+                return self._of_set(c)
             case ask.PinSnapshot():
                 first = Need("group", c.group, "write")
                 return iter([first, *(_listed(span.path, "read") for span in c.ranges)])
             case ask.RebindSink() | ask.ForgetSink():
                 return iter([Mine(("sink", 0, c.app), None, txn_out.UnknownSink(), is_use=False)])
+            case topic_ask.OnTopic():
+                return self._of_topic(c, who)
             case _:
-                return None
+                return _of_group(c) if isinstance(c, group_ask.GroupCommand) else None
+
+    def _of_set(self, c: ask.SetPositions) -> Needs:
+        yield from _moves(c.positions)
+        if c.by_operator:
+            yield from (Need("group", move.group, "admin") for move in c.positions)
 
     def _of_begin(self, c: ask.Begin, who: Who) -> Needs:
         yield IDEMPOTENT
-        yield from (_listed(path, "write") for path in c.streams)
+        yield from (self._written(path) for path in c.streams)
         yield Mine(("transaction", 0, c.id))
         yield from self._streams_of(c.id, access_out.Forbidden("admin", "transaction", c.id))
         if isinstance(c.owner, ProducerOwner):
@@ -312,13 +402,13 @@ class Rights:
         if isinstance(c, ask.Prepare):
             yield TRANSACTIONAL
         if isinstance(c, ask.AddStreams):
-            yield from (_listed(path, "write") for path in c.streams)
+            yield from (self._written(path) for path in c.streams)
         if isinstance(c, ask.AddPositions):
             yield from _moves(c.positions)
 
     def _of_commit(self, c: ask.Commit, who: Who) -> Needs:
         yield IDEMPOTENT
-        yield from (_listed(append.path, "write") for append in c.appends)
+        yield from (self._written(append.path) for append in c.appends)
         yield from _moves(c.positions)
         yield from (_listed(path, "describe") for path, _ in c.expects)
         if c.producer_id is not None:
@@ -337,7 +427,7 @@ def written_paths(c: EngineCommand) -> Iterable[str]:
     match c:
         case Append() | Create() | ask.Delete() | ask.Trim() | ask.SwitchDedup():
             return [c.path]
-        case ask.ClaimProducer():
+        case ask.ClaimProducer() | topic_ask.OnTopic():
             return [c.path]
         case ask.Begin() | ask.AddStreams():
             return c.streams

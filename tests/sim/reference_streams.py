@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from semel.model.commands import Batch
+from semel.model.outcomes_topics import Parts
 from tests.sim.reference_producers import Producer
 
 BAD_EXTRAS = bytes(4)  # no columns: the only malformed extras in simulations
@@ -57,6 +58,29 @@ class Origin(NamedTuple):
     sub_offset: int
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The messages of a part of an append to a topic, in place of a `Batch`."""
+
+    rows: tuple[tuple[bytes, Extra], ...]
+
+    @property
+    def count(self) -> int:
+        """Return the number of messages."""
+        return len(self.rows)
+
+
+@dataclass
+class Topic:
+    """What only a topic has; see `reference_topics.py`."""
+
+    partitioner: str
+    partitions: tuple[int, ...]  # the numbers of their streams, also of those that are gone
+    is_keyed: bool = False  # a message with a key was accepted
+    fences: tuple[tuple[int, ...], ...] = ()  # the tails of all partitions before each growth
+    parts: dict[int, Parts] = field(default_factory=dict)  # by append; never removed
+
+
 @dataclass
 class Stream:
     number: int
@@ -76,6 +100,8 @@ class Stream:
     messages: list[Message] = field(default_factory=list)  # exactly those from head to tail
     producers: dict[str, Producer] = field(default_factory=dict)
     keys: dict[str, KeyUse] = field(default_factory=dict)  # in order of use
+    topic: Topic | None = None  # of a topic, whose `messages` are one for each append
+    topic_number: int = 0  # of a partition: that of its topic
 
     @property
     def tail(self) -> int:
@@ -85,12 +111,12 @@ class Stream:
     def is_json(self) -> bool:
         return media_type(self.content_type) == "application/json"
 
-    def store(self, batch: Batch | None, txn: int = 0) -> None:
+    def store(self, batch: Batch | Rows | None, txn: int = 0) -> None:
         if batch is None:
             return
-        base, bodies, extras = self.tail, split(batch, self.is_json), split_extras(batch)
-        end = base + len(bodies)
-        for body, extra in zip(bodies, extras, strict=True):
+        rows = batch.rows if isinstance(batch, Rows) else rows_of(batch, self.is_json)
+        end = self.tail + len(rows)
+        for body, extra in rows:
             self.messages.append(Message(self.tail, body, end, extra, txn=txn))
 
     def store_control(self, txn: int) -> None:
@@ -112,14 +138,18 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def rows_of(batch: Batch, is_json: bool) -> tuple[tuple[bytes, Extra], ...]:
+    """Return the messages of a batch, each with its extras."""
+    return tuple(zip(split(batch, is_json), split_extras(batch), strict=True))
+
+
 def split(batch: Batch, is_json: bool) -> list[bytes]:
     if batch.count == 1:
         return [batch.payload]
-    assert is_json, "outside JSON an append is one message"
     bodies, start = [], 0
     for length in struct.unpack(f"<{batch.count}I", batch.lengths):
         bodies.append(batch.payload[start : start + length])
-        start += length + 1  # the comma
+        start += length + is_json  # the comma
     return bodies
 
 

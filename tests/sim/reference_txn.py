@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from semel.model import commands as ask
 from semel.model import limits
 from semel.model import outcomes as out
+from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
 from semel.model.commands import (
     ABORTED,
@@ -33,7 +34,7 @@ from semel.model.commands import (
 from semel.model.outcomes import Outcome
 from tests.sim.reference_positions import NOBODY, Key, Named, Positions, mover_of
 from tests.sim.reference_producers import is_issued_name
-from tests.sim.reference_streams import Stream
+from tests.sim.reference_streams import Rows, Stream
 
 
 class Chunk(NamedTuple):
@@ -41,7 +42,7 @@ class Chunk(NamedTuple):
 
     seq: int
     stream: int  # its number
-    batch: Batch
+    batch: Batch | Rows
 
 
 class Note(NamedTuple):
@@ -74,7 +75,8 @@ class Txn:
     streams: list[int] = field(default_factory=list)
     positions: dict[Key, Named] = field(default_factory=dict)  # in naming order; never removed
     chunks: list[Chunk] = field(default_factory=list)
-    sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest; never removed
+    # Stream and digest of each chunk; never removed. An append to a topic has several chunks.
+    sent: list[tuple[int, int]] = field(default_factory=list)
     next_seq: int = 0
     deleted: list[str] = field(default_factory=list)  # paths removed from `streams`
 
@@ -178,15 +180,25 @@ class Transactions:
     def by_number(self, number: int) -> tuple[str, Stream]:
         return next((p, s) for p, s in self.book.streams.items() if s.number == number)
 
-    def missing(self, paths: list[str]) -> Outcome | None:
-        """Refuse the first path that has no stream."""
+    def missing(self, paths: list[str], topics: bool = False) -> Outcome | None:
+        """Refuse the first path that has no stream, or a topic unless `topics` are possible."""
         for path in paths:
             if isinstance(found := self.here(path), out.Refusal):
                 return txn_out.StreamRefused(path, found)
+            if isinstance(found, Stream) and found.topic is not None and not topics:
+                return txn_out.StreamRefused(path, topic_out.IsTopic())
         return None
 
     def open_in(self, stream: Stream) -> list[Txn]:
-        """Return the inline transactions with messages in a stream, oldest first."""
+        """Return the inline transactions with messages in a stream, oldest first.
+
+        In a topic these are the transactions with messages in one of its partitions.
+        """
+        if stream.topic is not None:
+            numbers = stream.topic.partitions
+            partitions = [s for s in self.book.streams.values() if s.number in numbers]
+            found = {txn.number: txn for each in partitions for txn in self.open_in(each)}
+            return [found[number] for number in sorted(found)]
         inline = [
             t for t in self.open.values() if t.kind == TXN_INLINE and stream.number in t.streams
         ]
@@ -194,6 +206,8 @@ class Transactions:
         return sorted(held, key=lambda txn: txn.number)
 
     def stable(self, stream: Stream) -> int:
+        if stream.topic is not None:
+            return stream.tail
         firsts = [stream.data_of(txn.number)[0].offset for txn in self.open_in(stream)]
         return min(firsts, default=stream.tail)
 
@@ -266,7 +280,7 @@ class Transactions:
             self.identity(owner)
             or self._in_the_way(c, txn)
             or self._no_room_for(owner)
-            or self.missing(list(c.streams))  # 10
+            or self.missing(list(c.streams), topics=True)  # 10
         )
         if refusal is not None:
             return refusal
@@ -378,7 +392,7 @@ class Transactions:
         txn = self.find_open(c)
         if not isinstance(txn, Txn):
             return txn
-        if (refusal := self.missing(list(c.streams))) is not None:
+        if (refusal := self.missing(list(c.streams), topics=True)) is not None:
             return refusal
         both = unique([*txn.streams, *(self.book.streams[path].number for path in c.streams)])
         if len(both) > self.bounds.streams:
@@ -525,7 +539,7 @@ class Transactions:
         for number in txn.streams:
             path, stream = self.by_number(number)
             data = stream.data_of(txn.number)
-            if data:
+            if data and stream.topic is None:  # a topic has no control record, its partitions do
                 stream.store_control(txn.number)
                 stream.written_ms = now
                 results.append(StreamResult(path, data[0].offset, stream.tail, len(data)))

@@ -7,6 +7,7 @@ from semel.broker import broker as broker_module
 from semel.broker import worker as worker_module
 from semel.broker.broker import Broker, Reply
 from semel.broker.guard import ignore
+from semel.broker.lookups import decide_at_once as real_decide_at_once
 from semel.broker.worker import DecisionTurns
 from semel.journal import index as index_module
 from semel.journal.recovery import Recovered
@@ -22,13 +23,14 @@ from semel.model.rights import Caller
 from tests.sim.demands import demand
 from tests.sim.reference_access import TakeOwners
 from tests.sim.reference_audit import AUDIT
+from tests.sim.reference_groups import Shared
 
 
 class Entry(NamedTuple):
     """One frame that was handed to the journal."""
 
     end: int
-    command: EngineCommand | TakeOwners
+    command: EngineCommand | Shared | TakeOwners
     event: Event
     sections: tuple[Section, ...]
     time_ms: int
@@ -214,6 +216,13 @@ def _decide(state: State, command: EngineCommand) -> Decision:
     return real_decide(state, command)
 
 
+def _decide_at_once(state: State, command: EngineCommand, caller: Caller | None) -> Decision | None:
+    decision = real_decide_at_once(state, command, caller)
+    if decision is not None:
+        _last[:] = [command]
+    return decision
+
+
 class _TappedTurns(DecisionTurns):
     def decide(self, asked: EngineCommand, command: EngineCommand, end: int) -> Decision | None:
         _last[:] = [command]  # a delayed decision is not made again
@@ -224,7 +233,7 @@ class _TappedTurns(DecisionTurns):
 # outside transactions with the third.
 setattr(broker_module, "decide", _decide)  # noqa: B010
 setattr(broker_module, "DecisionTurns", _TappedTurns)  # noqa: B010
-setattr(broker_module, "decide_append", _decide)  # noqa: B010
+setattr(broker_module, "decide_at_once", _decide_at_once)  # noqa: B010
 
 # Every commit of more than two chunks takes the path of those with very many chunks.
 setattr(worker_module, "EXTENTS_PER_TURN_BYTES", 2 * EXTENT_BYTES)  # noqa: B010

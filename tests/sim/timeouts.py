@@ -27,9 +27,11 @@ from semel.model.producer_commands import (
     RetireProducers,
     Tombstone,
 )
+from semel.model.topic_commands import AppendTopic
 from tests.sim.demands import demand
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer
+from tests.sim.reference_streams import Stream
 from tests.sim.reference_txn import Txn
 from tests.sim.workload import STAYED_MS
 
@@ -102,7 +104,7 @@ class Timeouts:
         elif isinstance(command, Expire):
             stream = model.streams[command.path]
             if stream.ttl_ms is not None and stream.expires_at_ms is None:
-                used_ms = self._streams.get(stream.number, self._started_ms)
+                used_ms = self._used_ms(stream)
                 is_due = monotonic_ms >= used_ms + stream.ttl_ms
                 demand(is_due, f"{command.path} expired while in use")
         elif isinstance(command, ExpireProducer):
@@ -114,6 +116,11 @@ class Timeouts:
         elif isinstance(command, DropTombstones) and command.hours == TOMBSTONE_HOURS:
             for each in command.tombstones:
                 self._demand_tombstone_over(each, model, monotonic_ms)
+
+    def _used_ms(self, stream: Stream) -> int:
+        """Return when a stream, or a topic or one of its partitions, was used last."""
+        numbers = (stream.number, *(() if stream.topic is None else stream.topic.partitions))
+        return max(self._streams.get(number, self._started_ms) for number in numbers)
 
     def _since_ms(self, number: int, producer_id: str) -> int:
         uses = self._producers.get((number, producer_id))
@@ -140,7 +147,7 @@ class Timeouts:
         for txn in model.txns.open.values():
             demand(not self._has_passed(txn, monotonic_ms), f"{txn.id} is never ended")
         for path, stream in model.streams.items():
-            used_ms = self._streams.get(stream.number, self._started_ms)
+            used_ms = self._used_ms(stream)
             is_idle = stream.ttl_ms is not None and monotonic_ms >= used_ms + stream.ttl_ms
             is_dated = stream.expires_at_ms is not None and now_ms >= stream.expires_at_ms
             is_left = (is_idle or is_dated) and not stream.is_deleted
@@ -152,7 +159,7 @@ def _ended_or_used(
 ) -> Iterator[tuple[tuple[int, str], Producer]]:
     """Yield the producers that a written command has used or turned into tombstones."""
     names: list[tuple[str | None, str]] = []
-    if isinstance(command, Append) and command.producer is not None:
+    if isinstance(command, Append | AppendTopic) and command.producer is not None:
         names = [(command.path, command.producer.id)]
     elif isinstance(command, ClaimProducer | ExpireProducer):
         names = [(command.path, command.producer_id)]
@@ -171,7 +178,7 @@ def _named(command: EngineCommand, model: Model) -> Iterator[Txn]:
         names = [(command.id, command.epoch)]
     elif isinstance(command, Begin):
         names = [(command.id, None)]
-    elif isinstance(command, Append) and command.transaction is not None:
+    elif isinstance(command, Append | AppendTopic) and command.transaction is not None:
         names = [(command.transaction.id, command.transaction.epoch)]
     elif isinstance(command, Commit):
         names = [(listed.id, listed.epoch) for listed in command.transactions]

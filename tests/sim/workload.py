@@ -36,6 +36,8 @@ from semel.model.producer_commands import (
 from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
 from tests.sim.workload_access import Names
+from tests.sim.workload_groups import GroupWorkload
+from tests.sim.workload_topics import TOPICS, Tools, TopicWorkload
 from tests.sim.workload_txn import TxnWorkload
 
 JSON = "application/json"
@@ -52,7 +54,8 @@ T = TypeVar("T")
 class Workload:
     """A seeded generator of commands; `txn_share` of them, drawn by `txn_rng`, use transactions.
 
-    With `policy_rng`, some of them set and delete policies.
+    With `policy_rng`, some of them set and delete policies. With `group_rng`, members share groups.
+    With `topic_rng`, some of the commands are on topics.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class Workload:
         txn_rng: Random | None = None,
         txn_share: float = 0.0,
         policy_rng: Random | None = None,
+        group_rng: Random | None = None,
+        topic_rng: Random | None = None,
     ) -> None:
         self._rng = rng
         self._payload_bytes_max = payload_bytes_max
@@ -77,12 +82,23 @@ class Workload:
         if policy_rng is not None:
             self._policy_share = POLICY_SHARE
         self._txns = TxnWorkload(self._txn_rng, self._paths, self._batch)
+        self.groups = GroupWorkload(group_rng or Random(0), self._paths, is_off=group_rng is None)
+        self._txns.sign = self.groups.signed
+        self._topic_rng = topic_rng or Random(0)
+        self._topic_share = 0.0 if topic_rng is None else topic_rng.choice([0.05, 0.1, 0.25])
+        tools = Tools(self._tag, self._append, self._claim, self._keys, self._ids, self._paths)
+        self._topics = TopicWorkload(self._topic_rng, tools)
         # A separate generator: without these commands a seed draws what it drew before.
         self._lives_rng = Random(f"lives {rng.getstate()[1][:4]}")
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
         """Return the next command: sometimes one that was sent before, like a retry."""
         self._count += 1
+        shared = self.groups.draw(model, now_ms)
+        if shared is not None:
+            return shared
+        if self._topic_share and self._topic_rng.random() < self._topic_share:
+            return self._topics.draw(model, now_ms)
         if self._txn_share and self._txn_rng.random() < self._txn_share:
             command = self._txns.draw(model, now_ms)
             self._recent.append(command)
@@ -120,11 +136,18 @@ class Workload:
 
     def names(self) -> Names:
         """Return the names that the commands use."""
-        return Names(tuple(self._paths), tuple(self._ids), *self._txns.names())
+        topics = TOPICS if self._topic_share else ()
+        return Names((*self._paths, *topics), tuple(self._ids), *self._txns.names())
 
     def path(self) -> str:
         """Choose a stream's path."""
         return self._rng.choice(self._paths)
+
+    def path_to_read(self, model: Model) -> str:
+        """Choose the path of a stream, with topics also that of a partition."""
+        if self._topic_share and self._topic_rng.random() < 0.5:
+            return self._topics.partition(model)
+        return self.path()
 
     def _fresh(self, model: Model, now_ms: int) -> EngineCommand:
         path = self.path()
@@ -300,7 +323,7 @@ class Workload:
         command = Append(path, now_ms, content_type, batch, body_error, close)
         identity = rng.random()
         if identity < 0.7:
-            command = replace(command, producer=self._tag(stream, command))
+            command = replace(command, producer=self._tag(stream))
         elif identity < 0.8:
             command = replace(command, key=rng.choice(self._keys))
         if rng.random() < 0.05:
@@ -348,7 +371,7 @@ class Workload:
         lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
         return Batch(b",".join(bodies), len(bodies), lengths)
 
-    def _tag(self, stream: Stream | None, command: Append) -> ProducerTag:
+    def _tag(self, stream: Stream | None) -> ProducerTag:
         rng = self._rng
         producer_id = rng.choice(self._ids) if rng.random() < 0.93 else rng.choice(["1", "2"])
         known = None if stream is None else stream.producers.get(producer_id)

@@ -19,7 +19,7 @@ from semel.model.producer_commands import CountHour, DropTombstones, ExpireRegis
 from semel.model.rights import NEVER, Caller, Scope, Source, make_caller, parse_scope
 from tests.sim.demands import demand
 from tests.sim.reference_audit import AUDIT
-from tests.sim.reference_rights import RESERVED, Who, written_paths
+from tests.sim.reference_rights import Who, is_reserved, written_paths
 
 if TYPE_CHECKING:
     from tests.sim.reference import Model
@@ -158,7 +158,7 @@ class AccessWorkload:
         """Return whether only the server may send a command, and this is another one."""
         if isinstance(command, Create) and command.path == AUDIT:
             return False
-        return any(path.startswith(RESERVED) for path in written_paths(command))
+        return any(map(is_reserved, written_paths(command)))
 
     def _any(self, model: "Model", state: State, now_ms: int) -> Caller | None:
         """Choose a caller: one that was there before, or a new one with a valid token."""

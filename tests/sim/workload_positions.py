@@ -9,8 +9,10 @@ from random import Random
 from typing import TypeVar
 
 from semel.model.commands import Create, Delete, EngineCommand, Metadata, PositionMove
+from tests.sim.letters import GROUP as LETTERS
+from tests.sim.letters import REPLAYS, is_of_letters
 from tests.sim.reference import Model
-from tests.sim.reference_positions import Named
+from tests.sim.reference_positions import Key, Named
 from tests.sim.reference_txn import Txn
 
 T = TypeVar("T")
@@ -57,7 +59,7 @@ class PositionWorkload:
 
     def setting(self, model: Model) -> tuple[PositionMove, ...]:
         """Draw a plain set: a rewind of a stored position, or any moves."""
-        rng, stored = self._rng, list(model.txns.positions.stored)
+        rng, stored = self._rng, _stored(model)
         if stored and rng.random() < 0.35:
             group, number = rng.choice(stored)
             return (PositionMove(group, model.txns.by_number(number)[0], 0),)
@@ -66,7 +68,8 @@ class PositionWorkload:
     def ending(self, model: Model, now_ms: int) -> EngineCommand | None:
         """Delete a stream in which a transaction has named a position, or create it again."""
         rng = self._rng
-        names = [n for t in model.txns.open.values() for n in t.positions.values()]
+        every = [n for t in model.txns.open.values() for n in t.positions.values()]
+        names = [named for named in every if not is_of_letters(named.path)]
         if not names:
             return None
         path = rng.choice(names).path
@@ -101,8 +104,7 @@ class PositionWorkload:
             txns = []
         names = [(key[0], n.path) for txn in txns for key, n in txn.positions.items()]
         if not names and luck < 0.8:
-            stored = model.txns.positions.stored
-            names = [(group, model.txns.by_number(number)[0]) for group, number in stored]
+            names = [(group, model.txns.by_number(number)[0]) for group, number in _stored(model)]
         return rng.choice(names) if names else (rng.choice(GROUPS), self._path(model))
 
     def _move(self, model: Model, group: str, path: str, named: Named | None) -> PositionMove:
@@ -142,3 +144,8 @@ class PositionWorkload:
 def _distinct(moves: list[PositionMove]) -> tuple[PositionMove, ...]:
     """Keep only the last move of each position."""
     return tuple({(move.group, move.path): move for move in moves}.values())
+
+
+def _stored(model: Model) -> list[Key]:
+    """Return the positions that are stored, without those that only some workers move."""
+    return [key for key in model.txns.positions.stored if key[0] not in (LETTERS, REPLAYS)]

@@ -29,6 +29,7 @@ from semel.model.commands import (
     Trim,
     TxnTag,
 )
+from tests.sim.letters import is_of_letters
 from tests.sim.reference import Model
 from tests.sim.reference_streams import Stream
 from tests.sim.reference_txn import Txn
@@ -61,6 +62,7 @@ class TxnWorkload:
         self._kinds = rng.choice([[TXN_INLINE, TXN_INLINE, TXN_STAGED], [TXN_INLINE], [TXN_STAGED]])
         self._late: deque[EngineCommand] = deque(maxlen=60)
         self._count = 0
+        self.sign: Callable[[Model, EngineCommand], EngineCommand] = lambda _model, command: command
         self._crowd = 0  # how many transactions one producer still begins in a row
         self._weights: Weights = {
             self._begin: 12,
@@ -100,7 +102,7 @@ class TxnWorkload:
         if self._late and self._rng.random() < 0.08:
             return replace(self._rng.choice(self._late), now_ms=now_ms)
         make = self._rng.choices(list(self._weights), list(self._weights.values()))[0]
-        command = make(model, now_ms)
+        command = self.sign(model, make(model, now_ms))
         if isinstance(command, LATE):
             self._late.append(command)
         return command
@@ -114,7 +116,8 @@ class TxnWorkload:
         return tuple(self._rng.sample(items, min(len(items), self._rng.randint(0, most))))
 
     def _path(self, model: Model) -> str:
-        live = [p for p, s in model.streams.items() if not s.is_deleted and not s.is_closed]
+        open_streams = [p for p, s in model.streams.items() if not s.is_deleted and not s.is_closed]
+        live = [path for path in open_streams if not is_of_letters(path)]
         return self._rng.choice(live if live and self._rng.random() < 0.93 else self._paths)
 
     def _open(self, model: Model, kind: str | None = None) -> Txn | None:
@@ -398,6 +401,7 @@ class TxnWorkload:
         found = [
             (path, name, known)
             for path, stream in model.streams.items()
+            if not is_of_letters(path)
             for name, known in stream.producers.items()
             if known.mode == SPARSE and not (known.is_tombstone or stream.is_deleted)
         ]

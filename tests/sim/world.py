@@ -13,6 +13,7 @@ from random import Random
 from msgspec.structs import replace
 
 from semel.broker.broker import ReadDone
+from semel.broker.memberships import REBALANCE_MS
 from semel.broker.timers import can_expire
 from semel.journal.appender import WriteGroup, chunks_max, streams_max
 from semel.journal.checkpoint import Cut, commit_cut
@@ -37,16 +38,24 @@ from semel.model.outcomes import (
     Overloaded,
     Unreadable,
 )
+from semel.model.outcomes_topics import TopicStored
 from semel.model.rights import Caller
+from semel.model.topic_commands import AppendTopic
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.demands import Violation, demand, demand_equal, is_same
 from tests.sim.faults import Injector, Swarm
+from tests.sim.leases import Leases
+from tests.sim.letters import LetterWorkload
 from tests.sim.observer_access import AccessObserver
 from tests.sim.oracle import demand_readable, demand_same_messages, read_all, state_view
 from tests.sim.oracle_access import TokenPromises, demand_ended_owners
+from tests.sim.oracle_groups import Choices, demand_noticed, demand_settled
+from tests.sim.oracle_letters import demand_letters
+from tests.sim.oracle_topics import TopicPromises
 from tests.sim.oracle_txn import demand_chunks_kept, demand_outcomes, parts_view
 from tests.sim.reference import Model
 from tests.sim.reference_access import TakeOwners
+from tests.sim.reference_groups import Shared
 from tests.sim.reference_producers import was_stored
 from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
@@ -61,6 +70,7 @@ HOUR_MS = 60 * MINUTE_MS
 TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
 BOOTS_MAX = 50
 SWEEP_ALL = 1_000_000
+REBALANCES_MAX = 100
 
 
 class World(AccessObserver):
@@ -104,6 +114,11 @@ class World(AccessObserver):
             txn_rng=self.txn_rng,
             txn_share=self.txn_share,
             policy_rng=None if txn_share == 0 else Random(f"policies {seed}"),
+            group_rng=None if txn_share == 0 or seed % 4 > 1 else Random(f"groups {seed}"),
+            topic_rng=None if txn_share == 0 or seed % 5 > 2 else Random(f"topics {seed}"),
+        )
+        self.letters = LetterWorkload(
+            Random(f"letters {seed}"), is_off=self.txn_share == 0 or seed % 3 == 0
         )
         # Each second group of four seeds, since the limits of every fourth seed are small.
         has_access = txn_share != 0 and seed // 4 % 2 == 1
@@ -112,9 +127,12 @@ class World(AccessObserver):
         )
         self.now_ms = START_MS
         self.monotonic_ms = 0
-        self.promises = TokenPromises(self.bounds.tokens)
-        self.timeouts = Timeouts(self.hour_ms)
         self.counts: Counter[str] = Counter()
+        self.promises = TokenPromises(self.bounds.tokens)
+        self.topics = TopicPromises(self.counts)
+        self.timeouts = Timeouts(self.hour_ms)
+        self.leases = Leases(self.counts)
+        self.choices = Choices(self.counts)
         self.trace = hashlib.sha256()
         self.model = self._new_model()
         self.durable_model = self._new_model()
@@ -204,10 +222,12 @@ class World(AccessObserver):
         self.dead: list[int] | None = None
         self.waiters = []
         self.timeouts.restart(self.model, self.monotonic_ms)
+        self.leases.restart(self.monotonic_ms)
         self.access.restart()
         demand_readable(self.broker, self.model)
         demand_outcomes(self.broker, self.model)
         demand_ended_owners(self.broker, self.model)
+        demand_letters(self.model, self.counts)
         self._check_ends()
 
     def _check_ends(self) -> None:
@@ -280,17 +300,21 @@ class World(AccessObserver):
         caller: Caller | None = None,
     ) -> None:
         """Compare a decision with that of the model, and record its frame."""
+        if not self.broker.is_full:
+            self.timeouts.demand_found_in_time(command, self.model, self.monotonic_ms)
+            self.leases.demand_in_time(command, self.model, self.monotonic_ms)
+        self.leases.decided(command, decision.outcome, self.model, self.monotonic_ms)
         if decision.event is not None and not is_written:
             self.counts["refused for room"] += 1
             return
         if decision.event is not None:
             self.timeouts.demand_not_early(command, self.model, self.monotonic_ms)
-        if not self.broker.is_full:
-            self.timeouts.demand_found_in_time(command, self.model, self.monotonic_ms)
+            self.leases.demand_not_early(command, self.model, self.monotonic_ms)
         if caller is not None:
             self.promises.demand_not_revoked(caller)
         who = None if caller is None else who_of(caller)
-        expected = InvalidRequest("") if is_broken(command) else self.model.execute(command, who)
+        asked = self.choices.before(self.model, command, decision)
+        expected = InvalidRequest("") if is_broken(command) else self.model.execute(asked, who)
         by = "" if who is None else f" by {who}"
         demand(
             is_same(decision.outcome, expected),
@@ -298,15 +322,26 @@ class World(AccessObserver):
         )
         if isinstance(decision.outcome, Duplicate) and isinstance(command, Append):
             self._check_confirmed(command)
+        if isinstance(decision.outcome, TopicStored) and isinstance(command, AppendTopic):
+            self.topics.stored(command, decision, self.model)
+            if decision.outcome.is_duplicate and command.transaction is None:
+                self._check_confirmed(command)
+        self._check_groups(asked)
         if decision.event is not None:
             self.counts["Expired"] += isinstance(decision.event, StreamExpired)
             if isinstance(decision.event, StreamConfigured) and decision.event.append is not None:
                 self.counts["appends that carry a switch"] += 1
             self.timeouts.written(command, expected, self.model, self.monotonic_ms)
-            self.note_frame(command, decision)
+            self.note_frame(asked, decision)
             self.expect_record(command, who)
 
-    def _check_confirmed(self, command: Append) -> None:
+    def _check_groups(self, asked: EngineCommand | Shared) -> None:
+        self.choices.after(self.model, asked)
+        if isinstance(asked, Shared) and asked.change is not None:
+            self.leases.changed(asked, self.monotonic_ms)
+        demand_noticed(self.model, self.broker.state.unsettled, asked)
+
+    def _check_confirmed(self, command: Append | AppendTopic) -> None:
         """Check that a sparse append that is confirmed as a repeat was stored before."""
         tag = command.producer
         if tag is None or tag.mode == DENSE:
@@ -335,16 +370,30 @@ class World(AccessObserver):
         """Let a client send a command, sometimes in a moment in which the clock is wrong."""
         self.counts["operations"] += 1
         self.counts["queued after a waiting command"] += self.broker.is_congested
+        self._hear()
         now_ms = self.now_ms
         if self.swarm.jumps and self.clock_rng.random() < 0.005:
             now_ms += self.clock_rng.choice([-TEN_YEARS_MS, TEN_YEARS_MS])
             self.counts["commands with a wrong clock"] += 1
         command = self.access.draw(self.model, now_ms)
         if command is None:
+            command = self.letters.draw(self.model, now_ms)
+        if command is None:
             command = self.workload.draw(self.model, now_ms)
+        self.topics.asked(command)
         caller = self.access.caller(self.model, self.broker.state, command)
         if caller is not None or not self.access.is_reserved(command):
             self.broker.submit(command, _ignore, caller)
+
+    def _hear(self) -> None:
+        """Let some members send a heartbeat, which writes nothing unless it comes too late."""
+        for group, member in self.workload.groups.heartbeats(self.model):
+            end = self.broker.end
+            is_late = self.leases.is_over(self.model, (group, member), self.monotonic_ms)
+            suspects = self.workload.groups.suspects()
+            self.broker.endings.hear(group, member, self.now_ms, suspects)
+            demand(is_late or self.broker.end == end, "a heartbeat has written a frame")
+            self.leases.heard(self.model, (group, member), self.monotonic_ms)
 
     def write(self) -> None:
         """Run one step of the journal's thread: take a write group, write it, or complete it."""
@@ -408,7 +457,7 @@ class World(AccessObserver):
 
     def read(self) -> None:
         """Let a client read a whole stream, and check that it gets exactly what is durable."""
-        path = self.workload.path()
+        path = self.workload.path_to_read(self.model)
         self.counts["operations"] += 1
         view = self.broker.durable_view.by_path.get(path)
         if view is not None and can_expire(view.row):
@@ -435,7 +484,7 @@ class World(AccessObserver):
 
     def wait(self) -> None:
         """Let a client wait for new messages of a stream."""
-        path = self.workload.path()
+        path = self.workload.path_to_read(self.model)
         view = self.broker.durable_view.by_path.get(path)
         if view is None or view.tail is None:
             return
@@ -496,6 +545,31 @@ class World(AccessObserver):
         self.injector.is_on = False
         self.disk.capacity_bytes = None
         self.broker.set_room(self.writer.make_room())
+        self._finish()
+        for _ in range(REBALANCES_MAX):
+            if not self.broker.state.unsettled:
+                break
+            self.let_pass(REBALANCE_MS)
+            self._finish()
+        demand(not self.log, "some frames are never written")
+        self.timeouts.demand_nothing_left(
+            self.model, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms
+        )
+        demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
+        demand_outcomes(self.broker, self.model)
+        demand_ended_owners(self.broker, self.model)
+        self.leases.demand_nothing_left(self.model, self.monotonic_ms)
+        demand_settled(self.model)
+        demand_letters(self.model, self.counts)
+        for path, offset, is_committed, woken in self.waiters:
+            view = self.broker.durable_view.by_path.get(path)
+            is_past = view is None or view.tail is None
+            if view is not None and view.tail is not None:
+                is_past = (view.tail.stable if is_committed else view.tail.tail) > offset
+            demand(woken or not is_past, f"a reader of {path} was never woken")
+
+    def _finish(self) -> None:
+        """Write everything that is decided, and end everything that is due."""
         for _ in range(10_000):
             self.let_pass(1)  # what has to wait for room is tried again a millisecond later
             self.find_room()
@@ -505,19 +579,6 @@ class World(AccessObserver):
             self.write()
             if was_idle and self.group is None:
                 break
-        demand(not self.log, "some frames are never written")
-        self.timeouts.demand_nothing_left(
-            self.model, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms
-        )
-        demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
-        demand_outcomes(self.broker, self.model)
-        demand_ended_owners(self.broker, self.model)
-        for path, offset, is_committed, woken in self.waiters:
-            view = self.broker.durable_view.by_path.get(path)
-            is_past = view is None or view.tail is None
-            if view is not None and view.tail is not None:
-                is_past = (view.tail.stable if is_committed else view.tail.tail) > offset
-            demand(woken or not is_past, f"a reader of {path} was never woken")
 
 
 def _ignore(_outcome: Outcome) -> None:
