@@ -29,7 +29,7 @@ SUITE := $(if $(CLIENT_SUITE),,build/client_suite/.installed)
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres chromium xfs demo test cover spark spark-torture client-suite check format facades rows row-mutants sim soak bench clean
+.PHONY: help install postgres chromium xfs demo test cover spark spark-torture sharing client-suite check format facades rows row-mutants sim soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,11 @@ spark: $(STAMP) postgres ## the tests that need a JVM, one after another in one 
 
 spark-torture: $(STAMP) ## kill Spark's driver again and again: make spark-torture KILLS=20
 	$(BIN)/python -m tests.spark.torture --kills $(KILLS)
+
+# Of all kills, a third are of the server.
+sharing: KILLS = 30
+sharing: $(STAMP) ## kill the workers of a group, and the server: make sharing KILLS=30 SEED=7
+	$(BIN)/python -m tests.sharing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 client-suite: $(STAMP) $(SUITE) ## the public suite of the protocol for clients, with both our clients
 	@$(BIN)/python -m tests.interop.client_suite

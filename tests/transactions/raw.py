@@ -152,6 +152,9 @@ class RawTransaction:
 
     def append(self, stream: str, values: list[Any]) -> None:
         """Append messages with the next sequence of the stream or of the staged transaction."""
+        self._post(f"/v1/stream/{stream}", stream, values)
+
+    def _post(self, target: str, stream: str, values: list[Any], **fields: str) -> None:
         mine: dict[str, Any] = {"transaction_id": self._id, "transaction_epoch": self._epoch}
         name = "" if self._kind == "staged" else stream
         seq = self._next.get(name, 0)
@@ -159,7 +162,7 @@ class RawTransaction:
             mine["transaction_seq"] = seq
         else:
             mine |= {**self._owner, "producer_seq": seq}
-        self._line.ask("POST", f"/v1/stream/{stream}", values, **mine)
+        self._line.ask("POST", target, values, **mine, **fields)
         self._next[name] = seq + 1
 
     def move(self, group: str, stream: str, position: Position, to: int, incarnation: str) -> None:
