@@ -59,6 +59,15 @@ NAMES: Final = {
     "CreateToken": "make a token",
     "RevokeToken": "revoke a token",
     "ChangeOwner": "change an owner",
+    "AppendTopic": "append to a topic",
+    "CreateTopic": "create a topic",
+    "GrowTopic": "grow a topic",
+    "CloseTopic": "close a topic",
+    "DeleteTopic": "delete a topic",
+    "JoinGroup": "join a group",
+    "ReleaseStreams": "release streams",
+    "LeaveGroup": "leave a group",
+    "DeleteGroup": "delete a group",
 }
 
 

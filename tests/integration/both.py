@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
-from semel.client.aio.access import AsyncAccess
-from semel.client.aio.stream import AsyncGroup, AsyncStream
+from semel.client.aio.catalog import AsyncAccess
+from semel.client.aio.consumer import AsyncConsumer
+from semel.client.aio.group import AsyncDeadLetters, AsyncGroup
+from semel.client.aio.stream import AsyncStream
+from semel.client.aio.topic import AsyncTopic
 from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
 from semel.client.async_driver import AsyncRead, AsyncTail
 from semel.client.producer.async_producer import AsyncProducer
@@ -60,7 +63,7 @@ class _Proxy:
 
 class _TailProxy(_Proxy):
     def __iter__(self) -> Iterator[Any]:
-        return _iterate(self._runner, self._inner)
+        return _iterate(self._runner, aiter(self._inner))
 
     def __next__(self) -> Any:
         try:
@@ -87,11 +90,13 @@ class _BlockProxy(_Proxy):
 
 def _waiting(runner: asyncio.Runner, found: Any) -> Any:
     """Turn an asynchronous object into a synchronous one."""
-    if isinstance(found, AsyncTail | AsyncRead):
+    if isinstance(found, AsyncTail | AsyncRead | AsyncConsumer):
         return _TailProxy(runner, found)
     if isinstance(found, AsyncTransaction | AsyncSinkTask | AsyncProducer):
         return _BlockProxy(runner, found)
-    if isinstance(found, AsyncStream | AsyncGroup | AsyncSink | AsyncAccess):
+    if isinstance(found, AsyncDeadLetters):
+        return _TailProxy(runner, found)
+    if isinstance(found, AsyncStream | AsyncTopic | AsyncGroup | AsyncSink | AsyncAccess):
         return _Proxy(runner, found)
     if inspect.iscoroutine(found):
         return _waiting(runner, runner.run(found))

@@ -12,7 +12,8 @@ from semel.client.producer.core import ProducerCore
 from semel.client.producer.sync_producer import Producer
 from semel.client.sync.stream import Stream
 from semel.pipeline import evaluate as evaluation_module
-from semel.pipeline.evaluate import Call, Evaluation, Output, evaluate
+from semel.pipeline.error_stream import Call
+from semel.pipeline.evaluate import Evaluation, Output, evaluate
 from semel.pipeline.graph.catalog import Catalog
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import Processor

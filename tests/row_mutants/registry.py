@@ -20,6 +20,12 @@ MUTANTS: Final[dict[str, tuple[Mutant, ...]]] = {
     "U12": (server.older_epochs_are_kept,),
     "U13": (server.equal_appends_are_stored_once,),
     "R04": (server.a_retry_gets_the_last_offset,),
+    "R07": (
+        server.keys_select_no_partition,
+        server.a_chosen_partition_is_ignored,
+        server.a_repeat_gets_the_ends_of_the_partitions,
+        server.leader_epochs_are_not_compared,
+    ),
     "R13": (server.a_commit_stores_what_it_can,),
     "R14": (server.transactions_have_ten_minutes,),
     "R24": (server.answers_come_before_the_sync, server.checksums_are_not_compared),

@@ -12,7 +12,7 @@ from semel.journal import frame, recovery
 from semel.journal.disk import Disk
 from semel.journal.segments import Segments
 from semel.journal.writer import JournalWriter
-from semel.machine import commits, needs
+from semel.machine import commits, needs, topic_append
 from semel.machine.append import decide_append
 from semel.machine.events import (
     Decision,
@@ -21,13 +21,18 @@ from semel.machine.events import (
     StreamAppended,
 )
 from semel.machine.state import State, Txn, find_producer
+from semel.machine.topics import partitions_of
 from semel.machine.txn import begin
 from semel.model.commands import DENSE, Append, Commit, SetPositions, SinkTag
 from semel.model.outcomes import Appended, Duplicate, Outcome
+from semel.model.outcomes_topics import PartResult, TopicStored
 from semel.model.outcomes_txn import CheckpointDiverged
+from semel.model.partitioners import HASHES
 from semel.model.rights import STREAM
+from semel.model.topic_commands import AppendTopic
 from semel.wire import gate
 from semel.wire.routes import STREAM_APPEND
+from semel.wire.topics import TopicPlan
 
 _MONTH_MS: Final = 30 * 24 * 60 * 60 * 1000
 _LONG_TIMEOUT_MS: Final = 10 * 60 * 1000
@@ -35,6 +40,7 @@ _LONG_TIMEOUT_MS: Final = 10 * 60 * 1000
 # The functions of these names are attributes of the package and hide its modules.
 _apply: Final[Any] = importlib.import_module("semel.machine.apply")
 _decide: Final[Any] = importlib.import_module("semel.machine.decide")
+_server_topics: Final[Any] = importlib.import_module("semel.server.topics")
 
 
 DecideAppend = Callable[[State, Append], Decision]
@@ -229,6 +235,52 @@ def everybody_may_publish(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(rules, Append, without_write)
     gates: Any = gate.GATE
     patch.setitem(gates, STREAM_APPEND, gate.Rule(gate.VALID))
+
+
+# ---- topics --------------------------------------------------------------------------------------
+
+
+def keys_select_no_partition(patch: pytest.MonkeyPatch) -> None:
+    """Send all messages with a key to partition 0."""
+    patch.setattr(topic_append, "HASHES", dict.fromkeys(HASHES, lambda _key: 0))
+
+
+def a_chosen_partition_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Let the key select the partition although the request names one."""
+    real: Any = topic_append._route
+
+    def by_key(topic: Any, row: Any, command: AppendTopic) -> Any:
+        return real(topic, row, replace(command, partition=None))
+
+    patch.setattr(topic_append, "_route", by_key)
+
+
+def a_repeat_gets_the_ends_of_the_partitions(patch: pytest.MonkeyPatch) -> None:
+    """Answer a duplicate with the present tails of its partitions."""
+
+    def guessing(state: State, command: AppendTopic) -> Decision:
+        decision = topic_append.decide_append_topic(state, command)
+        outcome, topic = decision.outcome, state.by_path.get(command.path)
+        if not (isinstance(outcome, TopicStored) and outcome.is_duplicate and outcome.parts):
+            return decision
+        assert topic is not None
+        streams = partitions_of(state, topic)
+        ends = [(part.partition, streams[part.partition].tail.tail) for part in outcome.parts]
+        parts = tuple(PartResult(number, end - 1, end) for number, end in ends)
+        return replace(decision, outcome=replace(outcome, parts=parts))
+
+    patch.setitem(_decide._DECIDERS, AppendTopic, guessing)
+
+
+def leader_epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """Store what is sent with the generation of another copy of the data."""
+    real: Any = _server_topics.plan_topic_post
+
+    def without(*arguments: Any, **options: Any) -> Any:
+        plan = real(*arguments, **options)
+        return replace(plan, leader_epoch=None) if isinstance(plan, TopicPlan) else plan
+
+    patch.setattr(_server_topics, "plan_topic_post", without)
 
 
 # ---- the journal ---------------------------------------------------------------------------------
