@@ -35,6 +35,7 @@ from semel.model.outcomes import Outcome, Refusal
 from tests.sim.demands import demand
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Txn
+from tests.sim.workload_groups import GroupWorkload
 from tests.sim.world import World
 
 ACCOUNTS = tuple(f"account-{i}" for i in range(8))
@@ -70,8 +71,9 @@ class Clients:
         self._count = 0
         self._late: deque[EngineCommand] = deque(maxlen=30)
         self.durable: Model | None = None
+        self.groups = GroupWorkload(Random(0), [], is_off=True)
 
-    def path(self) -> str:
+    def path_to_read(self, _model: Model) -> str:
         """Choose an account."""
         return self._rng.choice(ACCOUNTS)
 

@@ -169,9 +169,12 @@ def begin_every_stream_at_its_end() -> Any:
     real = groups._Change._first_position
 
     def first(self: Any, number: int, member: Any) -> Any:
-        stream = self._state.by_number[number]
-        row = replace(stream.row, created_ms=0)
-        with patch.object(stream, "row", row):
+        share = self._share
+        if share is None:
+            yield from real(self, number, member)
+            return
+        row = replace(share.row, next_stream=self._state.next_stream)
+        with patch.object(share, "row", row):
             yield from real(self, number, member)
 
     return patch.object(groups._Change, "_first_position", first)

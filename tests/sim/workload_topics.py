@@ -79,8 +79,8 @@ class TopicWorkload:
             self._fork: 2,
             self._change_producer: 4,
             self._publish: 14,
-            self._stage: 9,
-            self._begin: 3,
+            self._stage: 20,
+            self._begin: 5,
             self._one_shot: 5,
             self._fence: 2,
         }
