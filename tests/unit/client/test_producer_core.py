@@ -535,9 +535,24 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     assert [batch.seq for batch in network.failed] == [1, 2, 3]
     assert not network.core.pending_count
     assert network.core.pending_count == 0
-    assert {batch.applied for batch in network.failed} == {"no"}  # 2 and 3 cannot follow without 1
+    assert {batch.applied for batch in network.failed} == {"no"}  # a closed stream stores nothing
     assert not network.send()
     assert network.core.wake_at() is None
+
+
+def test_after_a_refusal_a_batch_in_flight_may_be_stored_without_dedup() -> None:
+    network = established()
+    append(network, b"1", b"2")
+    send_all(network)
+    network.server.switch()
+    network.server.switch()  # on again, and no producer is known
+    network.serve()
+    network.server.switch()
+    network.serve()
+    pump(network)
+    assert network.core.failure is not None
+    assert network.server.log == [b"0", b"2"]
+    assert [batch.applied for batch in network.failed] == ["no", "unknown"]
 
 
 def test_behind_another_payload_nothing_is_certain() -> None:

@@ -10,9 +10,9 @@ from semel.client.errors import (
     ClientError,
     Indeterminate,
     PartitionsChanged,
-    PayloadMismatch,
     Refused,
     SequenceGap,
+    StreamClosed,
     Unauthenticated,
     Unavailable,
 )
@@ -450,6 +450,10 @@ def is_own_gap(error: ClientError, batch: ProducerBatch) -> bool:
 
 
 def is_end_of(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return True if no later batch can be stored, because the sequence of `refused` is missing."""
-    is_definite = isinstance(error, Refused) and error.applied == NO
-    return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)
+    """Return True if no later batch can be stored, because the stream is closed.
+
+    After another refusal, the sequence of `refused` is missing. But a later batch is stored all the
+    same if duplicate detection is switched off between the two.
+    """
+    is_definite = isinstance(error, StreamClosed) and error.applied == NO
+    return is_definite and not refused.is_indeterminate
