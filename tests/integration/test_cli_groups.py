@@ -24,7 +24,7 @@ def name(served: Served, request: pytest.FixtureRequest) -> str:
     topic = str(request.node.name)
     assert served.semel("topics", "create", topic, "--partitions", "2").exit_code == 0
     for _ in range(3):
-        given = ("append", topic, "x", "--topic", "--partition", "0")
+        given = ("append", topic, '"x"', "--topic", "--partition", "0")
         assert served.semel(*given).exit_code == 0
     return topic
 

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from semel.broker.broker import Broker, ReadDone
+from semel.broker.endings import Endings
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.journal.writer import JournalWriter
@@ -88,10 +89,21 @@ def test_a_failed_write_stops_the_engine_and_answers_nobody(tmp_path: Path, coun
     assert isinstance(error, DiskFailed)
 
 
-@pytest.mark.parametrize("method", ["submit", "sweep", "next_group", "written"])
-def test_a_bug_anywhere_in_the_broker_stops_the_engine(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        (Broker, "submit"),
+        (Endings, "sweep"),
+        (Broker, "sweep_groups"),
+        (Broker, "next_group"),
+        (Broker, "written"),
+    ],
+)
+def test_a_bug_anywhere_in_the_broker_stops_the_engine(
+    tmp_path: Path, part: type, method: str
+) -> None:
     async def story(engine: Engine, fatal: list[BaseException]) -> None:
-        with patch.object(Broker, method, side_effect=InvariantBroken("planted")):
+        with patch.object(part, method, side_effect=InvariantBroken("planted")):
             engine._guard(engine._sweep)
             if not fatal:
                 with pytest.raises(EngineStopped):

@@ -335,20 +335,20 @@ def test_the_producers_of_a_topic_are_shown(topic: Topic) -> None:
 
 
 def test_a_producer_of_a_topic_is_claimed_retired_and_forgotten(topic: Topic) -> None:
-    server = topic.server
-    claim = {"stream": topic.name, "producer_id": "c", "session": "one"}
+    server, producer = topic.server, f"claimed-in-{topic.name}"  # other tests register "c"
+    claim = {"stream": topic.name, "producer_id": producer, "session": "one"}
     claimed = call(server, "POST", "/v1/producers/claim", claim).json
     assert (claimed["producer_epoch"], claimed["last_seq"]) == (1, None)
-    tag = {"producer_id": "c", "producer_session": "one"}
+    tag = {"producer_id": producer, "producer_session": "one"}
     assert topic.post([1], producer_seq=0, **tag).status == 200
     claim["session"] = "two"
     again = call(server, "POST", "/v1/producers/claim", claim).json
     assert (again["last_seq"], again["last_offset"]) == (0, None)
     assert refusal(topic.post([2], producer_seq=1, **tag))[0] == 403
-    retire = {"producers": [{"producer_id": "c", "stream": topic.name, "session": "two"}]}
+    retire = {"producers": [{"producer_id": producer, "stream": topic.name, "session": "two"}]}
     retired = call(server, "POST", "/v1/producers/retire", retire).json["producers"]
     assert [each["retired"] for each in retired] == [True]
-    gone = server.ask("DELETE", f"/v1/producers?stream={topic.name}&id=c")
+    gone = server.ask("DELETE", f"/v1/producers?stream={topic.name}&id={producer}")
     assert gone.status == 204
     assert server.ask("GET", f"/v1/producers?stream={topic.name}").json["producers"] == []
 

@@ -196,6 +196,8 @@ def _with_item(names: Names, item: object, site: ServerConfig) -> Names:
     if isinstance(item, str):
         if not {"*", "**"}.isdisjoint(item.split("/")):
             return replace(names, patterns=(*names.patterns, item))
+        if "://" in item:  # the URL of a stream
+            return replace(names, streams=(*names.streams, path_of(item, site.address)))
         return replace(names, names=(*names.names, item))
     if isinstance(getattr(item, "calls", None), TopicCalls):
         return replace(names, topics=(*names.topics, _topic_calls(site, item)))
