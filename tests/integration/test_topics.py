@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from semel import Client, Keyed, errors
 from semel.client.producer.outcomes import BatchAck
 from semel.model.partitioners import HASHES
+from semel.testing import FaultPlan, FaultProxy
+from semel.testing.fault_plan import Action
 from tests.integration.test_client_workers import done
 from tests.spec.process import Server, offset_of
 from tests.spec.txn_calls import fresh
@@ -367,3 +370,65 @@ def test_messages_survive_a_restart_of_the_server_in_the_middle(tmp_path: Any) -
         found = [each.value for each in topic.read()]
         assert sorted(found) == list(range(4000))
     server.kill()
+
+
+# ---- duplicate detection that is switched while an answer is lost --------------------------------
+
+
+class LostThen(FaultPlan):
+    """Drops the first answer to an append, and then switches duplicate detection off."""
+
+    def __init__(self, switch: Callable[[], None]) -> None:
+        super().__init__()
+        self._switch = switch
+        self._is_lost = self._has_switched = False
+
+    def draw(self, request: bytes = b"") -> Action:
+        if request.startswith(b"POST /v1/topics/") and not self._is_lost:
+            self._is_lost = True
+            return Action.DROP_ANSWER
+        if self._is_lost and not self._has_switched:
+            self._has_switched = True
+            self._switch()
+        return Action.PASS
+
+
+def append_with(topic: Any, how: str) -> None:
+    if how == "plain":
+        topic.append(1, key="k")
+    elif how == "many":
+        topic.append_many([1, 2], keys=["k", "l"])
+    elif how == "idempotency key":
+        topic.append(1, key="k", idempotency_key=fresh("once"))
+    else:
+        options: Any = {"epoch": {"epoch": 3}, "sparse": {"mode": "sparse"}}.get(how, {})
+        with topic.producer(fresh("p"), **options) as producer:
+            producer.append(1, key="k")
+
+
+WAYS = ("plain", "many", "idempotency key", "session", "epoch", "sparse")
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("by_policy", [False, True], ids=["off and on", "by a policy"])
+def test_a_lost_answer_is_not_stored_twice_after_a_switch(
+    server: Server, name: str, how: str, by_policy: bool
+) -> None:
+    with Client(server.url) as direct:
+        topic = direct.topic(name).create(2, JSON)
+
+        def switch() -> None:
+            if by_policy:
+                direct.set_policy(name, dedup=False)
+            else:
+                topic.set_dedup(False)
+                topic.set_dedup(True)
+
+        with (
+            FaultProxy(server.url, LostThen(switch)) as proxy,
+            Client(proxy.url) as client,
+            pytest.raises(errors.Indeterminate),
+        ):
+            append_with(client.topic(name), how)
+        stored = sorted(each.value for each in topic.read())
+        assert stored == ([1, 2] if how == "many" else [1])

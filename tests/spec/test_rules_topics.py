@@ -105,6 +105,29 @@ def test_a_topic_is_created_with_all_its_streams(server: Server) -> None:
     assert server.ask("HEAD", topic.target).headers["topic-partitions"] == "3"
 
 
+def test_a_topic_says_since_when_it_recognises_duplicates(server: Server) -> None:
+    topic = Topic(server)
+    made = topic.put(2, content_type=TEXT)
+    shown = ("appended", "dedup", "dedup_from", "dedup_source", "dedup_pending")
+    assert [made.json[each] for each in shown] == [0, "on", 0, "built-in", None]
+    assert "stream-dedup-source" not in made.headers
+    topic.post(b"a")
+    off = topic.patch(dedup="off")
+    assert [off.json[each] for each in shown] == [1, "off", None, "own", None]
+    assert off.headers["stream-dedup"] == "off"
+    topic.post(b"b")
+    on = topic.patch(dedup="on")
+    assert [on.json[each] for each in shown] == [2, "on", 2, "own", None]
+    head = server.ask("HEAD", topic.target).headers
+    assert on.headers["stream-dedup-from"] == head["stream-dedup-from"] == offset_of(2)
+    topic.patch(dedup="inherit")
+    policy = f"/v1/policies?prefix={topic.name}"
+    assert server.ask("PUT", policy, b'{"dedup":"off"}', content_type=JSON).status == 201
+    assert topic.show().json["dedup_pending"] == "off"
+    assert topic.show().headers["stream-dedup-pending"] == "off"
+    assert topic.show().json["dedup_policy"] == topic.name
+
+
 def test_the_default_is_crc32_and_bytes(server: Server) -> None:
     topic = Topic(server)
     found = topic.put(1).json

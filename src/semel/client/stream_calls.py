@@ -23,13 +23,14 @@ from semel.client.values import (
     encode,
 )
 from semel.model.messages import DEFAULT_MEDIA_TYPE, is_json, normalise
+from semel.model.offsets import parse_offset
 from semel.model.policies import BUILT_IN
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, read_flag, read_instant, to_datetime, to_number
 from semel.wire.problems import MalformedRequest
 
 NO_EXTRAS: Final = Extras()
-_SWITCHES: Final = {"on": True, "off": False}
+SWITCHES: Final = {"on": True, "off": False}
 
 
 class ServerConfig(Struct, frozen=True):
@@ -50,12 +51,14 @@ class CreateResult(Struct, frozen=True):
 class DedupKnowledge(Struct, frozen=True):
     """What was known about a stream before a request was sent.
 
-    `end` is an offset that the stream had reached. The request is stored there or later.
+    `end` is an offset that the stream had reached. The request is stored there or later. In a
+    topic, which has no offsets, the number of messages appended to it takes their place.
     """
 
     incarnation: str | None = None
     dedup_from: str | None = None
     end: str | None = None
+    is_topic: bool = False
 
     def doubt(self, info: StreamInfo) -> str | None:
         """Return why a repeat of the request would perhaps be stored twice, or None.
@@ -70,17 +73,25 @@ class DedupKnowledge(Struct, frozen=True):
             is_unchanged = is_same and info.next_offset == self.end
             has_transaction = info.stable_offset not in (None, info.next_offset)
             is_next = info.will_dedup and is_unchanged and not has_transaction
-            return None if is_next else _DEDUP_OFF
+            return None if is_next else self._off
         offset = info.dedup_from
         if offset is None or (
             is_same and (offset == self.dedup_from or offset <= (self.end or ""))
         ):
-            return None if info.will_dedup else _DEDUP_OFF
-        return f"did not always recognise duplicates: this was switched on at offset {offset}"
+            return None if info.will_dedup else self._off
+        since = f"after {parse_offset(offset)} messages" if self.is_topic else f"at offset {offset}"
+        return f"the {self._noun} did not always recognise duplicates: it began {since}"
+
+    @property
+    def _noun(self) -> str:
+        return "topic" if self.is_topic else "stream"
+
+    @property
+    def _off(self) -> str:
+        return f"the {self._noun} does not recognise duplicates (Stream-Dedup: off)"
 
 
 NO_KNOWLEDGE: Final = DedupKnowledge()
-_DEDUP_OFF: Final = "does not recognise duplicates (Stream-Dedup: off)"
 
 
 class StreamCalls:
@@ -434,7 +445,7 @@ def info_of(headers: Mapping[str, str]) -> StreamInfo:
         to_number(headers.get("stream-generation", "")),
         headers.get("stream-dedup-source", BUILT_IN if "stream-incarnation" in headers else None),
         _read_policy(headers),
-        _SWITCHES.get(headers.get("stream-dedup-pending", "").lower()),
+        SWITCHES.get(headers.get("stream-dedup-pending", "").lower()),
     )
 
 

@@ -30,14 +30,16 @@ from semel.client.response_parser import Response
 from semel.client.server_calls import ask_server, decoded, get, require_progress
 from semel.client.stream_calls import (
     NO_EXTRAS,
+    SWITCHES,
     DedupKnowledge,
     ServerConfig,
     StreamCalls,
     encode_body,
 )
 from semel.client.topic_values import TopicInfo, TopicReceipt
-from semel.client.values import Receipt, StreamInfo, encode
+from semel.client.values import START, Receipt, StreamInfo, encode
 from semel.model.messages import JSON_MEDIA_TYPE, normalise
+from semel.model.offsets import print_offset
 from semel.wire.headers import TOPIC_BATCH, print_instant, read_flag
 from semel.wire.paths import TOPICS, stream_url
 from semel.wire.schema.topics import TopicPart, TopicsPage
@@ -105,6 +107,7 @@ class TopicCalls(StreamCalls):
         place = StreamPlace(site.address, _target(site.address, name), name)
         super().__init__(site, name, place)
         self.wanted = wanted
+        self._appended: str | None = None  # as `stream_info` returns it
 
     # ---- the topic as a whole --------------------------------------------------------------------
 
@@ -200,7 +203,9 @@ class TopicCalls(StreamCalls):
             self.grouper = Grouper(info.partitioner, info.partition_count)
         else:
             grouper.partitions = info.partition_count
-        self._learn(stream_info(info))
+        common = stream_info(info)
+        self._learn(common)
+        self._appended = common.next_offset
         return info
 
     def _ask(self, request: Request, kind: RetrySafety) -> Flow[Exchanged]:
@@ -210,7 +215,7 @@ class TopicCalls(StreamCalls):
 
     def known(self) -> DedupKnowledge:
         """Return what is known about the topic. It has no offsets of its own."""
-        return DedupKnowledge(self.incarnation, self.dedup_from)
+        return DedupKnowledge(self.incarnation, self.dedup_from, self._appended, is_topic=True)
 
     def known_type(self, given: str | None = None) -> Flow[str]:
         """Return `given`, or the topic's media type. Learn the number of partitions, too."""
@@ -286,13 +291,24 @@ def partition_field(partition: int | None) -> Fields:
 
 
 def stream_info(info: TopicInfo) -> StreamInfo:
-    """Return what a topic has in common with a stream."""
+    """Return what a topic has in common with a stream.
+
+    A topic has no offsets. In their place, the result has the number of messages appended to it: in
+    `next_offset` the present one, and in `dedup_from` that from which on duplicates are recognised.
+    `stable_offset` is equal to `next_offset` if no transaction has messages in the partitions.
+    """
+    appended = print_offset(info.appended)
     return StreamInfo(
         info.content_type,
-        "",
+        appended,
         info.closed,
         incarnation=info.incarnation,
         dedup=info.dedup.lower() != "off",
+        dedup_from=print_offset(info.dedup_from) if info.dedup_from else None,
+        stable_offset=appended if info.is_settled else START,
+        dedup_source=info.dedup_source,
+        dedup_policy=info.dedup_policy,
+        dedup_pending=SWITCHES.get((info.dedup_pending or "").lower()),
     )
 
 

@@ -91,6 +91,11 @@ class TopicInfo(Struct, frozen=True):
     `keyed` is True if a message with a key was appended. From then on, a growth moves keys to other
     partitions. `growths` lists the growths so far. After `grow`, `moved_at` has the offset in each
     of the earlier partitions from which on keys can be in another partition.
+
+    `appended` is the number of messages that were appended to the topic. `dedup` is "on" if the
+    topic recognises duplicates. `dedup_from` is what `appended` was when this was switched on: 0 if
+    the topic has always recognised them, and None if it does not. `dedup_source`, `dedup_policy`
+    and `dedup_pending` ("on" or "off") are as in `StreamInfo`.
     """
 
     topic: str
@@ -102,6 +107,16 @@ class TopicInfo(Struct, frozen=True):
     keyed: bool = False
     closed: bool = False
     created_at_ms: int = 0
+    appended: int = 0
     dedup: str = "on"
+    dedup_from: int | None = None
+    dedup_source: str | None = None
+    dedup_policy: str | None = None
+    dedup_pending: str | None = None
     growths: tuple[TopicGrowth, ...] = ()
     moved_at: tuple[str, ...] = ()
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no partition has messages of a transaction that has not ended."""
+        return all(each.stable_offset == each.next_offset for each in self.partitions)

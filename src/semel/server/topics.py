@@ -12,12 +12,14 @@ from msgspec import Struct
 from semel.broker.broker import Reply
 from semel.broker.engine import Engine
 from semel.machine import State
+from semel.machine.policies import dedup_source
 from semel.machine.rows import StreamRow, TailRow, TopicRow
 from semel.machine.state import Stream
 from semel.machine.topics import find_topic, partitions_of
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.outcomes_topics import TopicCreated, TopicGrown, TopicStored
+from semel.model.policies import DedupSource
 from semel.model.rights import Caller
 from semel.model.steps import STEP_BYTES, STEP_ROWS, Steps
 from semel.model.topic_commands import AppendTopic, DeleteTopic
@@ -52,12 +54,16 @@ SubmitAppend = Callable[[AppendTopic, Reply, Caller | None], None]
 
 
 class TopicView(Struct, frozen=True):
-    """A topic and its partitions, as they were when the state was asked. The rows do not change."""
+    """A topic and its partitions, as they were when the state was asked. The rows do not change.
+
+    `source` is where the topic's setting for duplicates comes from.
+    """
 
     row: StreamRow
     tail: TailRow
     topic: TopicRow
     partitions: tuple[tuple[StreamRow, TailRow], ...]
+    source: DedupSource
 
 
 class TopicsResource(Resource):
@@ -229,7 +235,8 @@ def topic_view(state: State, name: str) -> TopicView | Refusal:
         return topic
     assert topic.topic is not None
     partitions = tuple((each.row, each.tail) for each in partitions_of(state, topic))
-    return TopicView(topic.row, topic.tail, topic.topic, partitions)
+    source = dedup_source(state.policies, topic.row.path, topic.tail)
+    return TopicView(topic.row, topic.tail, topic.topic, partitions, source)
 
 
 def _topic_steps(
@@ -250,7 +257,7 @@ def _topic_steps(
         if unpaused_rows > STEP_ROWS:
             unpaused_rows = 0
             yield
-    row, tail = view.row, view.tail
+    row, tail, source = view.row, view.tail, view.source
     document = TopicDocument(
         topic=row.path,
         partitions=[_partition_entry(*each) for each in view.partitions],
@@ -261,12 +268,17 @@ def _topic_steps(
         keyed=view.topic.is_keyed,
         closed=tail.is_closed,
         created_at_ms=row.created_ms,
+        appended=tail.tail,
         dedup=print_switch(tail.dedup_from is not None),
+        dedup_from=tail.dedup_from,
+        dedup_source=source.name,
+        dedup_policy=source.prefix,
+        dedup_pending=None if source.pending is None else print_switch(source.pending),
         growths=growths,
         ttl_seconds=None if row.ttl_ms is None else row.ttl_ms // 1000,
         expires_at=None if row.expires_at_ms is None else print_instant(row.expires_at_ms),
     )
-    return topic_response(document, status=status, location=location, grown=grown)
+    return topic_response(document, status=status, source=source, location=location, grown=grown)
 
 
 def _partition_entry(row: StreamRow, tail: TailRow) -> PartitionEntry:

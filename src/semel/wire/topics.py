@@ -24,6 +24,7 @@ from semel.model.outcomes import Outcome
 from semel.model.outcomes_topics import PartResult, Parts, TopicGrown, TopicStored
 from semel.model.outcomes_txn import Staged
 from semel.model.partitioners import HASHES
+from semel.model.policies import DedupSource
 from semel.model.steps import Steps, finish
 from semel.model.topic_commands import AppendTopic, CloseTopic, CreateTopic, GrowTopic
 from semel.wire.append_headers import (
@@ -55,6 +56,7 @@ from semel.wire.message_keys import (
     read_pointer,
     with_key,
 )
+from semel.wire.policies import dedup_fields
 from semel.wire.problems import Fields, MalformedRequest, Problem, bad_header, bad_request, parser
 from semel.wire.rendering import Response, has_strict_order
 from semel.wire.requests import bad_batch, read_type, renumbered
@@ -72,6 +74,7 @@ _PARTITION: Final = "stream-partition"
 _HINT: Final = "topic-partition-hint"
 _PARTITIONS: Final = "topic-partitions"
 _SWITCHES: Final = {"on": True, "off": False, "inherit": None}
+_DEFAULT_SOURCE: Final = DedupSource()
 # A longer header would be refused by many clients and proxies. The document has the offsets, too.
 _GROWTH_OFFSETS_MAX: Final = 100
 
@@ -466,14 +469,19 @@ def topic_response(
     document: TopicDocument,
     *,
     status: int = 200,
+    source: DedupSource = _DEFAULT_SOURCE,
     location: str | None = None,
     grown: TopicGrown | None = None,
 ) -> Response:
-    """Return the response with a topic. `grown` is the outcome of the growth that it answers."""
+    """Return the response with a topic. `grown` is the outcome of the growth that it answers.
+
+    `source` is where the topic's setting for duplicates comes from.
+    """
     headers: Fields = [
         ("Topic-Partitions", str(document.partition_count)),
         ("Topic-Partitioner", document.partitioner),
         ("Topic-Incarnation", document.incarnation),
+        *dedup_fields(document.dedup_from, source),
     ]
     if document.growths and len(document.growths[-1].offsets) <= _GROWTH_OFFSETS_MAX:
         headers.append(("Topic-Growth-Offsets", ",".join(document.growths[-1].offsets)))

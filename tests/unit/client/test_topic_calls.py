@@ -17,7 +17,7 @@ from semel.client.pending_append import PLAIN, PendingAppend
 from semel.client.requests import AppendHeaders
 from semel.client.response_parser import Response
 from semel.client.stream_calls import NO_EXTRAS
-from semel.client.topic_calls import TopicCalls, TopicConfig
+from semel.client.topic_calls import TopicCalls, TopicConfig, stream_info
 from semel.client.topic_values import TopicReceipt, split_topic_receipt
 from semel.client.txn_calls import TransactionCalls
 from semel.client.values import Registration
@@ -36,16 +36,21 @@ LOST = Lost("reset")
 GONE = problem(404, "topic_not_found")
 
 
-def state(partitions: int = 3, **members: Any) -> Response:
-    """Return the state of a topic."""
+def state(
+    partitions: int = 3,
+    next_offset: str = print_offset(0),
+    stable_offset: str = print_offset(0),
+    **members: Any,
+) -> Response:
+    """Return the state of a topic. All partitions have the same offsets."""
     entries = [
         {
             "partition": number,
             "stream": f"orders/{number}",
             "incarnation": f"i-{number}",
             "first_offset": print_offset(0),
-            "next_offset": print_offset(0),
-            "stable_offset": print_offset(0),
+            "next_offset": next_offset,
+            "stable_offset": stable_offset,
             "closed": False,
         }
         for number in range(partitions)
@@ -53,6 +58,7 @@ def state(partitions: int = 3, **members: Any) -> Response:
     document_of_topic = {
         "topic": "orders",
         "partitions": entries,
+        "dedup_from": 0,
         "partition_count": partitions,
         "partitioner": "crc32",
         "content_type": JSON,
@@ -239,6 +245,69 @@ def test_a_repeated_deletion_is_a_success() -> None:
     play(topic().delete(), LOST, GONE)
     with pytest.raises(errors.TopicNotFound):
         play(topic().delete(), GONE)
+
+
+# ---- the recognition of duplicates --------------------------------------------------------------
+
+
+SWITCHED = {"appended": 8, "dedup_from": 8}
+PENDING_ON = {"appended": 5, "dedup": "off", "dedup_from": None, "dedup_pending": "on"}
+
+
+@pytest.mark.parametrize(
+    ("now", "doubt"),
+    [
+        ({"appended": 5, "dedup_from": 2}, None),
+        ({"appended": 9, "dedup_from": 2}, None),
+        ({"appended": 5, "dedup_from": 5}, None),  # it was switched, but nothing was stored before
+        (SWITCHED, "began after 8 messages"),
+        (SWITCHED | {"incarnation": "j"}, "began after 8 messages"),
+        ({"appended": 0, "dedup_from": 0, "incarnation": "j"}, None),  # nothing is stored there
+        ({"appended": 9, "dedup": "off", "dedup_from": None}, "topic does not recognise"),
+        ({"appended": 9, "dedup_from": 2, "dedup_pending": "off"}, "topic does not recognise"),
+        (PENDING_ON, None),
+        (PENDING_ON | {"appended": 6}, "topic does not recognise"),
+        (PENDING_ON | {"incarnation": "j"}, "topic does not recognise"),
+    ],
+)
+def test_a_repeat_is_in_doubt_if_the_topic_did_not_always_recognise_duplicates(
+    now: dict[str, Any], doubt: str | None
+) -> None:
+    calls = topic()
+    play(calls.show(), state(appended=5, dedup_from=2))
+    known = calls.known()
+    play(calls.show(), state(**now))
+    assert calls.is_unguarded is (now.get("dedup_pending", now.get("dedup")) == "off")
+    found = known.doubt(stream_info(play(topic().show(), state(**now))))
+    assert found is None if doubt is None else doubt in (found or "")
+    assert "stream" not in (found or "").replace("Stream-Dedup", "")
+
+
+def test_a_switch_waits_for_a_transaction_in_a_partition() -> None:
+    calls = topic()
+    play(calls.show(), state(appended=5, dedup="off", dedup_pending="on"))
+    now = state(1, next_offset=print_offset(3), stable_offset=print_offset(2), **PENDING_ON)
+    assert calls.known().doubt(stream_info(play(topic().show(), now))) is not None
+
+
+def test_the_offset_in_a_partition_says_nothing_about_the_topic() -> None:
+    calls = known_topic(3)
+    play(calls.append([1], PLAIN, keyed(b"a")), stored((0, 10, 11)))
+    switched_on = state(appended=8, dedup_from=8)
+    assert calls.known().doubt(stream_info(play(topic().show(), switched_on))) is not None
+
+
+@pytest.mark.parametrize("key", [None, "once"])
+def test_a_lost_append_is_not_repeated_after_a_switch(key: str | None) -> None:
+    hand = TopicHand(known_topic(3))
+    conditions = AppendHeaders(idempotency_key=key)
+    wanted = PendingAppend([1], conditions, NO_EXTRAS, 1e9)
+    hand.lane.prepare(wanted)
+    hand.lane.queue.add(wanted)
+    batch, _ = hand.lane.take(hand.now)
+    assert batch is not None
+    with pytest.raises(errors.Indeterminate):
+        play(hand.lane.deliver(batch), LOST, state(appended=1, dedup_from=1))
 
 
 # ---- appends in a flow ---------------------------------------------------------------------------

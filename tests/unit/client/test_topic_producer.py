@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.errors import PartitionsChanged, ProtocolError
+from semel.client.errors import Indeterminate, PartitionsChanged, ProtocolError
 from semel.client.extras import Extra, extra_of
 from semel.client.grouping import Grouper
 from semel.client.producer.batches import ProducerBatch
@@ -15,9 +15,11 @@ from semel.client.producer.core import ProducerCore
 from semel.client.producer.encoding import BodyEncoder, GroupedBody, TopicEncoder
 from semel.client.producer.settings import ProducerSettings
 from semel.client.response_parser import Response
+from semel.client.stream_calls import NO_KNOWLEDGE, DedupKnowledge, info_of
 from semel.model.offsets import print_offset
 from semel.model.partitioners import HASHES
 from semel.wire.headers import TOPIC_BATCH
+from semel.wire.schema.topics import TopicPart
 from tests.unit.client.hand import document
 from tests.unit.client.producer_model import Answer, Known, ModelServer, Network, refusal
 from tests.unit.client.test_producer_properties import Script
@@ -84,7 +86,14 @@ class TopicScript(Script):
 def make(**settings: Any) -> TopicNetwork:
     grouping = Grouping()
     options = {"id": "p", "session": "s-1", "delivery_timeout": 1e9, **settings}
-    core = ProducerCore(ProducerSettings(**options), grouping.encode, regroup=grouping.regroup)
+    known = options.pop("known", NO_KNOWLEDGE)
+    core = ProducerCore(
+        ProducerSettings(**options),
+        grouping.encode,
+        is_semel=known is not NO_KNOWLEDGE,
+        known=known,
+        regroup=grouping.regroup,
+    )
     return TopicNetwork(core, TopicServer())
 
 
@@ -181,6 +190,42 @@ def test_the_check_of_a_topic_reads_whether_it_recognises_duplicates() -> None:
     assert adapted.headers["stream-incarnation"] == "i"
     with pytest.raises(ProtocolError):
         encoder_of().adapt(None, document([]))
+
+
+def test_the_check_of_a_topic_reads_since_when_it_recognises_duplicates() -> None:
+    known = DedupKnowledge("i", None, print_offset(3), is_topic=True)
+
+    def doubt(**members: Any) -> str | None:
+        return known.doubt(info_of(encoder_of().adapt(None, state(3, **members)).headers))
+
+    assert doubt(appended=4) is None
+    assert doubt(appended=4, dedup_from=3) is None
+    assert doubt(appended=4, dedup_from=4) is not None
+    assert doubt(appended=4, dedup_pending="off") is not None
+    off = {"dedup": "off", "dedup_from": None}
+    assert doubt(appended=3, **off) is not None
+    assert doubt(appended=3, dedup_pending="on", **off) is None
+    assert doubt(appended=4, dedup_pending="on", **off) is not None
+
+
+def test_the_offset_in_a_partition_does_not_hide_a_switch() -> None:
+    network = make(known=DedupKnowledge("i", None, print_offset(0), is_topic=True))
+    network.core.append(b"1", 0.0)
+    batch = network.core.next_to_send(1.0)
+    assert batch is not None
+    network.core.headers(batch)
+    batch.parts = (TopicPart(0, "t/0", print_offset(90), print_offset(91)),)
+    stored_at = {"stream-next-offset": print_offset(91), "producer-epoch": "0"}
+    network.core.on_response(batch, 200, stored_at, b"", 1.0)
+    network.core.append(b"2", 2.0)
+    assert network.core.next_to_send(3.0) is not None
+    network.core.connection_lost(3.0, Indeterminate("lost"))
+    later = network.core.wake_at()
+    assert later is not None
+    assert network.core.starts_check(later)
+    switched = {"stream-dedup-from": print_offset(2), "stream-incarnation": "i"}
+    network.core.on_check(200, switched, b"", later)
+    assert isinstance(network.core.failure, Indeterminate)
 
 
 def test_a_body_is_grouped_again_only_for_another_number() -> None:

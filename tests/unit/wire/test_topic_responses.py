@@ -10,6 +10,7 @@ from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, StreamClosed
 from semel.model.outcomes_topics import PartResult, StreamExists, TopicGrown, TopicStored
 from semel.model.outcomes_txn import Staged
+from semel.model.policies import DedupSource
 from semel.model.topic_commands import AppendTopic
 from semel.wire.paths import topic_url
 from semel.wire.producers import claim_response, explain_outcome
@@ -139,11 +140,26 @@ def test_a_refusal_is_a_problem() -> None:
 # ---- documents -----------------------------------------------------------------------------------
 
 
-def document(*growths: GrowthEntry) -> TopicDocument:
+def document(*growths: GrowthEntry, dedup_from: int | None = 0) -> TopicDocument:
     offset = print_offset(0)
     entry = PartitionEntry(0, "t/0", "i-0", offset, offset, offset, False)
     return TopicDocument(
-        "t", [entry], 1, "crc32", "text/plain", "i", False, False, 5, "on", list(growths)
+        topic="t",
+        partitions=[entry],
+        partition_count=1,
+        partitioner="crc32",
+        content_type="text/plain",
+        incarnation="i",
+        keyed=False,
+        closed=False,
+        created_at_ms=5,
+        appended=9,
+        dedup="off" if dedup_from is None else "on",
+        dedup_from=dedup_from,
+        dedup_source="built-in",
+        dedup_policy=None,
+        dedup_pending=None,
+        growths=list(growths),
     )
 
 
@@ -155,6 +171,19 @@ def test_a_topic_has_headers() -> None:
     assert "moved_at" not in body(response)
     made = topic_response(document(), status=201, location="/here")
     assert (made.status, headers_of(made)["Location"]) == (201, "/here")
+
+
+def test_a_topic_says_since_when_it_recognises_duplicates() -> None:
+    assert not any(
+        name.startswith("Stream-Dedup") for name in headers_of(topic_response(document()))
+    )
+    later = headers_of(topic_response(document(dedup_from=4), source=DedupSource(is_own=True)))
+    assert later["Stream-Dedup-From"] == print_offset(4)
+    assert later["Stream-Dedup-Source"] == "own"
+    due = DedupSource(prefix="a b", pending=True)
+    off = headers_of(topic_response(document(dedup_from=None), source=due))
+    assert (off["Stream-Dedup"], off["Stream-Dedup-Pending"]) == ("off", "on")
+    assert off["Stream-Dedup-Policy"] == '"a%20b"'
 
 
 def test_a_growth_is_in_the_headers_unless_it_is_long() -> None:

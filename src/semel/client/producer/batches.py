@@ -325,8 +325,8 @@ _UNAUTHENTICATED: Final = 401
 _SECONDS_MIN: Final = 0.05
 _SECONDS_MAX: Final = 5.0
 _UNSAFE: Final = (
-    "a request got no response, and the stream {}. The messages were not sent again, because they"
-    " could be stored twice. Look for them in the stream before you use a producer again"
+    "a request got no response, and {}. The messages were not sent again, because they could be"
+    " stored twice. Look for them before you use a producer again"
 )
 
 

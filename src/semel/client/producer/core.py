@@ -410,7 +410,8 @@ class ProducerCore:
 
     def _settle(self) -> None:
         while self._unsettled and (ack := self._unsettled[0].ack) is not None:
-            self._check.stored_until = ack.next_offset or self._check.stored_until
+            if not ack.parts:  # an offset in a partition is not one of the topic
+                self._check.stored_until = ack.next_offset or self._check.stored_until
             self.acks.acknowledge(ack, self._unsettled.popleft())
 
     def _refused(

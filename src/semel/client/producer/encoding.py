@@ -14,7 +14,7 @@ from semel.client.requests import Fields
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded
 from semel.client.stream_calls import NO_EXTRAS
-from semel.client.topic_calls import AppendAnswer
+from semel.client.topic_calls import AppendAnswer, stream_info
 from semel.client.topic_values import TopicInfo
 from semel.client.values import PREENCODED, encode, encode_json
 from semel.model.commands import Batch as Payloads
@@ -24,6 +24,7 @@ from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, TOPIC_BATCH
 from semel.wire.json_depth import JSON_DEPTH_MAX
 from semel.wire.json_mode import split_json
+from semel.wire.policies import print_switch
 
 _OK: Final = 200
 _DUPLICATE: Final = 204
@@ -193,9 +194,19 @@ class TopicEncoder(BodyEncoder):
         if response.status != _OK:
             return response
         if batch is None:
-            info = decoded(response, TopicInfo)
-            facts = {"stream-dedup": info.dedup, "stream-incarnation": info.incarnation}
-            return replace(response, headers={**response.headers, **facts})
+            info = stream_info(decoded(response, TopicInfo))
+            facts = {
+                "stream-dedup": print_switch(info.dedup),
+                "stream-dedup-from": info.dedup_from,
+                "stream-dedup-pending": None
+                if info.dedup_pending is None
+                else print_switch(info.dedup_pending),
+                "stream-incarnation": info.incarnation,
+                "stream-next-offset": info.next_offset,
+                "stream-stable-offset": info.stable_offset,
+            }
+            shown = {name: value for name, value in facts.items() if value is not None}
+            return replace(response, headers=shown)
         answer = decoded(response, AppendAnswer)
         batch.parts = answer.parts or ()
         return replace(response, status=_DUPLICATE) if answer.duplicate else response

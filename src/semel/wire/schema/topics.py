@@ -57,8 +57,11 @@ class GrowthEntry(Struct, frozen=True):
 class TopicDocument(Struct, frozen=True):
     """A topic with its partitions, and its growths from the first to the newest.
 
-    `keyed` is True if a message with a key was appended. `dedup` is `on` if the topic recognises
-    duplicates. Only the response to a growth has `moved_at`, the offsets of the newest growth.
+    `keyed` is True if a message with a key was appended. `appended` is the number of messages that
+    were appended to the topic. `dedup` is `on` if the topic recognises duplicates. `dedup_from` is
+    what `appended` was when this was switched on: 0 if the topic has always recognised them, None
+    if it does not. `dedup_source`, `dedup_policy` and `dedup_pending` are as in `StreamEntry`. Only
+    the response to a growth has `moved_at`, the offsets of the newest growth.
     """
 
     topic: str
@@ -70,7 +73,12 @@ class TopicDocument(Struct, frozen=True):
     keyed: bool
     closed: bool
     created_at_ms: int
+    appended: int
     dedup: str
+    dedup_from: int | None
+    dedup_source: str
+    dedup_policy: str | None
+    dedup_pending: str | None
     growths: list[GrowthEntry]
     ttl_seconds: int | None = None
     expires_at: str | None = None
