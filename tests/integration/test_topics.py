@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -259,6 +259,37 @@ def test_a_transaction_continues_after_a_growth(server: Server, name: str) -> No
             other.topic(name).grow(7, keys_may_move=True)
             txn.append_many(topic, KEYS, keys=KEYS)
         assert len(list(topic.read())) == 2 * len(KEYS) + 1
+
+
+def test_a_growth_waits_until_staged_messages_have_their_offsets(server: Server, name: str) -> None:
+    """Otherwise, they would come after the growth in a partition that their key has left."""
+    with Client(server.url) as client, Client(server.url) as other:
+        topic, members = client.topic(name, 2, JSON), 4
+        topic.append(0, key="a")
+        with client.transaction(kind="staged") as txn:
+            txn.append_many(name, [1, 2], keys=["a", "a"])
+            with pytest.raises(errors.StreamInTransaction):
+                other.topic(name).grow(members, keys_may_move=True, timeout=0.3)
+            growing = ThreadPoolExecutor().submit(
+                other.topic(name).grow, members, keys_may_move=True
+            )
+        assert growing.result(60).partition_count == members
+        topic.append(3, key="a")
+        with client.consume([name], group=fresh("g"), live=False) as first:
+            assert [(message.value, message.commit())[0] for message in first] == [0, 1, 2, 3]
+
+
+def test_a_group_that_shares_one_partition_passes_a_growth(client: Any, name: str) -> None:
+    topic = client.topic(name, 2, JSON)
+    topic.append(0, key="a", partition=0)
+    topic.append(1, key="a", partition=1)
+    topic.grow(4, keys_may_move=True)
+    topic.append(2, key="a", partition=1)
+    with client.consume([f"{name}/1"], group=fresh("g"), live=False) as messages:
+        assert [(message.value, done(client, message.commit()))[0] for message in messages] == [
+            1,
+            2,
+        ]
 
 
 def test_a_commit_routes_values_by_their_keys(client: Any, name: str) -> None:

@@ -214,6 +214,11 @@ def move_keys_without_asking() -> Any:
     return _patched_grow(decide)
 
 
+def grow_beside_staged_messages() -> Any:
+    """A topic grows although a transaction has staged messages, which get later offsets."""
+    return patch.object(topics, "_staging_txns", lambda state, topic: set())
+
+
 def forget_that_a_topic_has_keys() -> Any:
     """A key in a message does not mark its topic."""
     receipts = importlib.import_module("semel.machine.topic_receipts")
@@ -376,6 +381,7 @@ TOPIC_MUTANTS: tuple[Callable[[], Any], ...] = (
     ignore_the_hint,
     commit_to_one_partition,
     move_keys_without_asking,
+    grow_beside_staged_messages,
     forget_that_a_topic_has_keys,
     forget_where_a_topic_grew,
     create_partitions_without_their_setting,

@@ -206,9 +206,10 @@ class Groups:
         return refusal
 
     def _beyond_growth(self, key: Key, path: str, to: int) -> Outcome | None:
-        """Refuse a member that passes a growth which the group has not reached in all partitions.
+        """Refuse a member that passes a growth which the group has not reached elsewhere.
 
-        Messages of a key before the growth can be in another partition, and must come first.
+        Messages of a key before the growth can be in another partition, and must come first. A
+        partition that the members have never shared is not one of the group's.
         """
         name, positions = self._topic_of(path), self._model.txns.positions
         topic = None if name is None else self._model.streams[name].topic
@@ -216,9 +217,16 @@ class Groups:
             return None
         streams = self._model.topics.streams_of(topic)
         at = {p: max(positions.at(key[0], p).offset, s.head) for p, s in streams}
+        group = self.find(key[0])
+        readers = group.members.values()
+        own = {
+            p
+            for p, s in streams
+            if s.number in group.rows or any(self.reads(key[0], each, p) for each in readers)
+        }
         for fence in topic.fences:
             ends = {p: end for (p, _), end in zip(streams, fence, strict=False)}
-            if any(at[p] < end for p, end in ends.items()):
+            if any(at[p] < end for p, end in ends.items() if p in own and p != path):
                 stored = positions.at(key[0], path)
                 refusal = txn_out.PositionConflict(
                     key[0], path, stored.offset, version=stored.version, reason=txn_out.BY_GROWTH

@@ -23,7 +23,8 @@ Where table T leaves something open, a comment marked CHOICE states what is mode
 - `CloseTopic` is refused for the oldest transaction that has messages in any partition, also if
   they were appended to the partition directly.
 - Growth of a closed topic is refused (`StreamClosed`), after the number of partitions was compared.
-- `KeysWouldMove` comes before `StreamExists`, and that before the limits.
+- `KeysWouldMove` comes before `StreamInTransaction`, that before `StreamExists`, and that before
+  the limits.
 - A policy that is due takes effect on the topic with an append to the topic, and on a partition
   with one to the partition.
 """
@@ -241,6 +242,14 @@ class Topics:
             return out.StreamClosed(None)
         if topic.is_keyed and not c.keys_may_move:
             return topic_out.KeysWouldMove()
+        staging = [
+            txn
+            for txn in self._model.txns.open.values()
+            if any(chunk.stream in topic.partitions for chunk in txn.chunks)
+        ]
+        if topic.is_keyed and staging:  # its messages would come after the fences
+            oldest = min(staging, key=lambda txn: txn.number)
+            return txn_out.StreamInTransaction(oldest.id)
         paths = [f"{c.path}/{n}" for n in range(count, c.partitions)]
         if (refusal := self._in_the_way(paths)) is not None:
             return refusal

@@ -194,11 +194,11 @@ def grow_topic_command(
     stored stay where they are. A key can select another partition afterwards, so that messages with
     this key are in two partitions. The members of a group still get them in order. Other readers of
     several partitions can get the later ones first.
+
+    Waits until no staged transaction has messages for the topic.
     """
-    members: dict[str, Any] = {"partitions": partitions}
-    if keys_may_move:
-        members["keys_may_move"] = True
-    info = client.run(TopicCalls(client.site, topic).change(**members))
+    growth = TopicCalls(client.site, topic).grow(partitions, keys_may_move=keys_may_move)
+    info = client.run(growth)
     sentence = f"{topic} has {_partitions(info.partition_count)}"
     if info.keyed and info.moved_at:
         sentence += f"; keys can be in another partition from {_pairs(info, info.moved_at)}"

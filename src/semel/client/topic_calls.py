@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from semel.client import errors
 from semel.client.addresses import STREAM_PATH, Address, StreamPlace, checked_path
 from semel.client.extras import Extras, milliseconds
-from semel.client.flows import Exchanged, Flow, RetrySafety
+from semel.client.flows import Exchanged, Flow, Pause, RetrySafety, backoff_seconds
 from semel.client.grouping import Grouper
 from semel.client.requests import AppendHeaders, Fields, Request, query, ttl_seconds
 from semel.client.response_parser import Response
@@ -46,6 +46,8 @@ from semel.wire.schema.topics import TopicPart, TopicsPage
 
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
+_GROWTH_SECONDS_MIN: Final = 0.01  # between two attempts to grow beside transactions
+_GROWTH_SECONDS_MAX: Final = 0.1
 _REGROUPINGS_MAX: Final = 20  # a topic does not grow so often during one call
 
 
@@ -182,6 +184,25 @@ class TopicCalls(StreamCalls):
         request = Request("PATCH", self.target, _JSON, msgspec.json.encode(members))
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
         return self._learn_topic(exchange.expect(200))
+
+    def grow(self, partitions: int, *, keys_may_move: bool = False) -> Flow[TopicInfo]:
+        """Give the topic more partitions, and return its new state.
+
+        A staged transaction with messages for the topic prevents that until it has ended. Raises
+        StreamInTransaction if that is not before the call's timeout.
+        """
+        members: dict[str, Any] = {"partitions": partitions}
+        if keys_may_move:
+            members["keys_may_move"] = True
+        refusals = 0
+        while True:
+            try:
+                return (yield from self.change(**members))
+            except errors.StreamInTransaction:
+                seconds = backoff_seconds(refusals, _GROWTH_SECONDS_MIN, _GROWTH_SECONDS_MAX)
+                if not (yield Pause(seconds, seconds)):
+                    raise
+            refusals += 1
 
     def delete(self) -> Flow[None]:
         """Delete the topic with all its partitions."""

@@ -1,9 +1,12 @@
 """Up to which offsets a group may read the partitions of topics that have grown.
 
-If a topic grows, keys move to other partitions. So messages after the growth may only be read when
-the group has read all messages before it, in all partitions. Otherwise, a later message of a key
-could be processed before an earlier one.
+If a topic grows, keys move to other partitions. So messages after the growth may only be read in a
+partition when the group has read all messages before it in the other partitions that its members
+share. Otherwise, a later message of a key could be processed before an earlier one.
 """
+
+from bisect import bisect_left
+from itertools import islice
 
 from semel.machine.rows import NamedPosition, PositionRow, TopicRow
 from semel.machine.state import State, Stream
@@ -12,6 +15,8 @@ from semel.model.outcomes_txn import BY_GROWTH, PositionConflict
 
 _NEVER_MOVED = PositionRow(0, 0)
 
+Fence = tuple[int, ...]  # where each partition ended when its topic grew
+
 
 class GrowthLimits:
     """The limits of one group. They hold until the next event."""
@@ -19,59 +24,99 @@ class GrowthLimits:
     def __init__(self, state: State, group: str) -> None:
         self._state = state
         self._group = group
-        self._fences: dict[int, tuple[int, ...] | None] = {}
+        self._share = state.shares.get(group)
+        self._waits: dict[int, list[tuple[Fence, list[int]]]] = {}  # by the number of the topic
 
     def of(self, stream: Stream) -> int | None:
         """Return the offset up to which a stream may be read, or None if there is no limit."""
         row = stream.row
         if row.partition < 0:
             return None
-        if row.topic not in self._fences:
+        waits = self._waits.get(row.topic)
+        if waits is None:
             topic = self._state.by_number[row.topic].topic
             assert topic is not None
-            self._fences[row.topic] = self._find_fence(topic)
-        fence = self._fences[row.topic]
-        if fence is None:
-            return None
-        return fence[row.partition] if row.partition < len(fence) else 0
+            waits = self._waits[row.topic] = self._find_waits(topic)
+        for fence, waiting in waits:
+            if waiting != [row.partition]:
+                return fence[row.partition] if row.partition < len(fence) else 0
+        return None
 
-    def _find_fence(self, topic: TopicRow) -> tuple[int, ...] | None:
-        """Return the first fence of a topic that the group has not passed in all partitions.
+    def refuse(self, stream: Stream, move: PositionMove | NamedPosition) -> PositionConflict | None:
+        """Return a refusal if a member moves past a growth of the topic too early, or None.
 
-        Who has passed the newest one has passed all. So a commit of a member, which asks for the
-        limit, usually looks at one fence.
+        The member may have read the messages before it could hear of the growth.
         """
-        fences = topic.fences
-        if not fences or self._is_passed(topic, fences[-1]):
+        limit = self.of(stream)
+        if limit is None or move.to <= limit:
             return None
-        return next(fence for fence in fences if not self._is_passed(topic, fence))
-
-    def _is_passed(self, topic: TopicRow, fence: tuple[int, ...]) -> bool:
-        by_number = self._state.by_number
-        return all(
-            self._reached(by_number[number]) >= offset
-            for number, offset in zip(topic.partitions, fence, strict=False)
+        stored = _stored(stream, move.group)
+        return PositionConflict(
+            move.group, stream.row.path, stored.offset, version=stored.version, reason=BY_GROWTH
         )
 
-    def _reached(self, stream: Stream) -> int:
-        """Return the group's position in a stream, or the first offset that the stream has."""
-        return max(_stored(stream, self._group).offset, stream.tail.head)
+    def _find_waits(self, topic: TopicRow) -> list[tuple[Fence, list[int]]]:
+        """Return the fences that the group has not passed, with partitions that it waits for.
+
+        They are in order and end with the first fence for which the group waits in two partitions,
+        because such a fence limits every partition. Who has passed a fence has passed all earlier
+        ones, so usually one fence is looked at.
+        """
+        fences = topic.fences
+        found: list[tuple[Fence, list[int]]] = []
+        if not fences or not self._waiting(topic, fences[-1]):
+            return found
+        first = bisect_left(fences, 1, key=lambda fence: len(self._waiting(topic, fence)))
+        for fence in fences[first:]:
+            waiting = self._waiting(topic, fence)
+            found.append((fence, waiting))
+            if len(waiting) > 1:
+                break
+        return found
+
+    def _waiting(self, topic: TopicRow, fence: Fence) -> list[int]:
+        """Return the first two partitions in which the group has not passed a fence."""
+        by_number = self._state.by_number
+        offsets = zip(topic.partitions, fence, strict=False)
+        waiting = (
+            partition
+            for partition, (number, offset) in enumerate(offsets)
+            if self._is_before(by_number[number], offset)
+        )
+        return [*islice(waiting, 2)]
+
+    def _is_before(self, stream: Stream, offset: int) -> bool:
+        """Return True if the group must still read a partition up to an offset."""
+        reached = max(_stored(stream, self._group).offset, stream.tail.head)
+        return reached < offset and self._is_shared(stream)
+
+    def _is_shared(self, stream: Stream) -> bool:
+        """Return True if members share a partition, or have shared it.
+
+        If the member that owned it has left, another one will continue there.
+        """
+        share, number, path = self._share, stream.row.number, stream.row.path
+        if share is None or number in share.streams:
+            return share is not None
+        topic = self._state.by_number[stream.row.topic].row.path
+        return any(
+            topic in member.topics or path in member.streams for member in share.members.values()
+        ) or any(number in numbers for numbers in share.matches.values())
 
 
-def refuse_growth(
-    state: State, stream: Stream, move: PositionMove | NamedPosition
-) -> PositionConflict | None:
-    """Return a refusal if a member moves past a growth of the topic too early, otherwise None.
+class Growths:
+    """The limits of all groups, while one decision is made."""
 
-    The member may have read the messages before it could hear of the growth.
-    """
-    limit = GrowthLimits(state, move.group).of(stream)
-    if limit is None or move.to <= limit:
-        return None
-    stored = _stored(stream, move.group)
-    return PositionConflict(
-        move.group, stream.row.path, stored.offset, version=stored.version, reason=BY_GROWTH
-    )
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._by_group: dict[str, GrowthLimits] = {}
+
+    def of(self, group: str) -> GrowthLimits:
+        """Return the limits of a group."""
+        limits = self._by_group.get(group)
+        if limits is None:
+            limits = self._by_group[group] = GrowthLimits(self._state, group)
+        return limits
 
 
 def _stored(stream: Stream, group: str) -> PositionRow:

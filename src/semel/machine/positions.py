@@ -19,7 +19,7 @@ from semel.machine.events import (
     SinkRebound,
     SnapshotPinned,
 )
-from semel.machine.growth_limits import refuse_growth
+from semel.machine.growth_limits import Growths
 from semel.machine.pending import owner_key
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow, TxnRow
 from semel.machine.state import State, Stream, Txn, add_position, drop_owner
@@ -81,16 +81,17 @@ def name_positions(
     new = dict(old)
     old_metadata = named_metadata(txn.row)
     metadata = dict(old_metadata)
-    room = _Room()
+    room, growths = _Room(), Growths(state)
     mover = owner_key(txn.row.owner)
     for move in moves:
         stream = streams[move.path]
         key = move.group, stream.row.number
         is_repeat = metadata.get(key, ()) == move.metadata
-        named = _name(state, stream, move, new.get(key), mover, is_repeat=is_repeat)
+        old_named = new.get(key)
+        named = _name(state, stream, move, old_named, mover, growths=growths, is_repeat=is_repeat)
         if isinstance(named, Refusal):
             return named
-        if named is not new.get(key):
+        if named is not old_named:
             refusal = room.refuse(stream, move, stream.tail.tail, is_named=key in new)  # A9b
             if refusal is not None:
                 return refusal
@@ -139,6 +140,7 @@ def _name(
     old: NamedPosition | None,
     mover: OwnerKey,
     *,
+    growths: Growths,
     is_repeat: bool,
 ) -> NamedPosition | Refusal:
     """Return the named position, which is `old` if nothing changes, or a refusal.
@@ -151,7 +153,7 @@ def _name(
     if position.member is not None:
         named = replace(named, member=position.member, member_epoch=position.member_epoch)
     refusal = _refuse_incarnation(stream, position, stored)  # A2
-    refusal = refusal or refuse_generation(state, stream, named)
+    refusal = refusal or refuse_generation(state, stream, named, growths=growths)
     if refusal is not None:
         return refusal
     if old is not None:
@@ -185,10 +187,11 @@ def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refus
     """
     for group, path in txn.row.lost:  # A10, A14
         return PositionConflict(group, path, 0, reason=BY_DELETION)
+    growths = Growths(state)
     for named in txn.row.positions:
         stream = state.by_number[named.stream]
         stored = stored_position(stream, named.group)
-        refusal = refuse_generation(state, stream, named)
+        refusal = refuse_generation(state, stream, named, growths=growths)
         if refusal is not None:
             return refusal
         if stored.version != named.guard:
@@ -220,7 +223,12 @@ def refuse_held(
 
 
 def refuse_generation(
-    state: State, stream: Stream, move: PositionMove | NamedPosition, *, by_operator: bool = False
+    state: State,
+    stream: Stream,
+    move: PositionMove | NamedPosition,
+    *,
+    growths: Growths,
+    by_operator: bool = False,
 ) -> Refusal | None:
     """Return a refusal if a move must come from another member of the group, otherwise None.
 
@@ -238,7 +246,7 @@ def refuse_generation(
         return IllegalGeneration(move.group, path, 0, move.member_epoch)  # G3
     is_owner = (row.owner, row.epoch) == (move.member, move.member_epoch)
     if is_owner and move.member in share.members:
-        return refuse_growth(state, stream, move)  # G1
+        return growths.of(move.group).refuse(stream, move)  # G1
     return IllegalGeneration(move.group, path, row.epoch, move.member_epoch)  # G2, G3
 
 
@@ -259,13 +267,13 @@ def refuse_commit_moves(
     Return None if the commit can move all positions. A transaction in `ending` does not block a
     move, because the commit ends that transaction.
     """
-    room = _Room()
+    room, growths = _Room(), Growths(state)
     for position in positions:
         stream = streams[position.path]
         stored = stored_position(stream, position.group)
         refusal = (
             _refuse_incarnation(stream, position, stored)
-            or refuse_generation(state, stream, position)
+            or refuse_generation(state, stream, position, growths=growths)
             or refuse_held(state, stream, position.group, ending)
             or _refuse_from(position, stored)
             or _refuse_mover(position, stored, mover)
@@ -360,13 +368,15 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
     streams = find_by_path(state, (position.path for position in command.positions))
     if not isinstance(streams, dict):
         return Decision(streams)
-    room, moves, versions = _Room(), [], []
+    room, growths, moves, versions = _Room(), Growths(state), [], []
     for position in command.positions:
         stream = streams[position.path]
         stored = stored_position(stream, position.group)
         refusal = (
             _refuse_incarnation(stream, position, stored)
-            or refuse_generation(state, stream, position, by_operator=command.by_operator)
+            or refuse_generation(
+                state, stream, position, growths=growths, by_operator=command.by_operator
+            )
             or _refuse_from(position, stored)
             or refuse_held(state, stream, position.group)
             or room.refuse(stream, position, stream.tail.tail)

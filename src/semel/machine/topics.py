@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from semel.machine.checks import holding_txn
 from semel.machine.events import Decision, Sections
 from semel.machine.policies import dedup_source, find_dedup
 from semel.machine.rows import StreamRow, TailRow, TopicRow
@@ -36,7 +37,6 @@ from semel.model.outcomes_topics import (
     TopicGrown,
     TopicNotFound,
 )
-from semel.model.outcomes_txn import StreamInTransaction
 from semel.model.policies import DedupSource
 from semel.model.rights import RESERVED
 from semel.model.topic_commands import CloseTopic, CreateTopic, DeleteTopic, GrowTopic
@@ -176,6 +176,10 @@ def decide_grow_topic(state: State, command: GrowTopic) -> Decision:
         return Decision(StreamClosed(None))
     if row.is_keyed and not command.keys_may_move:
         return Decision(KeysWouldMove())  # T6
+    if row.is_keyed:
+        staging = _staging_txns(state, topic)
+        if staging:
+            return Decision(holding_txn(state, staging))  # T25
     paths = _paths(command.path, count, command.partitions)
     refusal = _refuse_paths(state, paths) or _refuse_room(state, len(paths))
     if refusal is None and len(row.fences) >= TOPIC_GROWTHS_MAX:
@@ -193,6 +197,21 @@ def decide_grow_topic(state: State, command: GrowTopic) -> Decision:
     return Decision(TopicGrown(command.partitions, fence, is_new=True), event, grows=True)
 
 
+def _staging_txns(state: State, topic: Stream) -> set[int]:
+    """Return the pending transactions with staged messages for partitions of a topic.
+
+    Their messages get offsets at the commit, so they would come after the fence of a growth.
+    """
+    found: set[int] = set()
+    for stream in partitions_of(state, topic):
+        number = stream.row.number
+        for txn in stream.txns or ():
+            joined = state.by_txn[txn].streams.get(number)
+            if joined is not None and joined.chunks:
+                found.add(txn)
+    return found
+
+
 def decide_close_topic(state: State, command: CloseTopic) -> Decision:
     """Return the decision on a command that closes a topic and all its partitions."""
     topic = find_topic(state, command.path)
@@ -202,7 +221,7 @@ def decide_close_topic(state: State, command: CloseTopic) -> Decision:
         return Decision(TopicClosed())
     pending = [min(stream.open) for stream in partitions_of(state, topic) if stream.open]
     if pending:
-        return Decision(StreamInTransaction(state.by_txn[min(pending)].row.id))
+        return Decision(holding_txn(state, pending))
     return Decision(TopicClosed(), PartitionsClosed(topic.row.number))
 
 

@@ -234,6 +234,15 @@ def test_a_creation_accepts_more_partitions_only_if_that_is_all() -> None:
         play(topic().create_topic(TopicConfig(3)), conflict)
 
 
+def test_a_growth_is_repeated_until_no_transaction_prevents_it() -> None:
+    busy = problem(409, "stream_in_transaction", transaction_id="x")
+    played = Played(topic().grow(5), [busy, True, busy, True, state(5)])
+    assert played.result.partition_count == 5
+    assert [send.request.method for send in played.sends] == ["PATCH"] * 3
+    with pytest.raises(errors.StreamInTransaction):  # the call's timeout has ended the pause
+        play(topic().grow(5), busy, False)
+
+
 def test_a_repeated_creation_is_a_success_but_an_existing_topic_is_not() -> None:
     assert play(topic().create_topic(TopicConfig(3)), LOST, state()).partition_count == 3
     with pytest.raises(errors.StreamExists):

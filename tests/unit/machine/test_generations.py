@@ -10,6 +10,7 @@ from semel.machine.events import (
 )
 from semel.machine.rows import NamedPosition
 from semel.model.commands import AddPositions, Commit, PositionMove
+from semel.model.group_commands import JoinGroup
 from semel.model.outcomes import InvalidRequest, Refusal
 from semel.model.outcomes_groups import GroupIsShared, IllegalGeneration
 from semel.model.outcomes_txn import (
@@ -102,6 +103,34 @@ def test_the_owner_does_not_move_past_a_growth_of_the_topic_before_its_time() ->
     assert machine.execute(set_positions(move("t/0", 1, "m1", 1))) == PositionsSet((1,))
     assert machine.execute(set_positions(move("t/1", 1, "m1", 1))) == PositionsSet((1,))
     assert machine.execute(set_positions(move("t/0", 2, "m1", 1))) == PositionsSet((2,))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_refused"),
+    [
+        (join("m2", "r"), False),
+        (join("m2", "t/1"), True),
+        (join("m2", topics=("t",)), True),
+        (join("m2", patterns=("t/*",)), True),
+        (join("m2", patterns=("r/*",)), False),
+    ],
+)
+def test_a_growth_is_passed_in_the_partitions_that_the_group_shares(
+    other: JoinGroup, is_refused: bool
+) -> None:
+    machine = topic_machine(create("r"), join("m1", "t/0"), partitions=2)
+    for partition in (0, 1):
+        machine.execute(append_topic((b"k", b"1"), partition=partition))
+    machine.execute(grow(partitions=3, moves=True))
+    machine.execute(append_topic((b"k", b"2"), partition=0))
+    machine.execute(other)
+    machine.execute(leave("m2"))  # it may come back
+    outcome = machine.execute(set_positions(move("t/0", 2, "m1", 1)))
+    if is_refused:
+        assert isinstance(outcome, PositionConflict)
+        machine.execute(set_positions(move("t/1", 1), operator=True))
+        outcome = machine.execute(set_positions(move("t/0", 2, "m1", 1)))
+    assert outcome == PositionsSet((1,))
 
 
 # ---- G2, G3: another owner, or none --------------------------------------------------------------

@@ -28,7 +28,14 @@ from semel.model.outcomes import (
     NotFound,
     SequenceGap,
 )
-from semel.model.outcomes_topics import IsTopic, NoSuchPartition, TopicDeleted, TopicStored
+from semel.model.outcomes_topics import (
+    IsTopic,
+    KeysWouldMove,
+    NoSuchPartition,
+    TopicDeleted,
+    TopicGrown,
+    TopicStored,
+)
 from semel.model.outcomes_txn import (
     CommitDone,
     PartitionNotInTxn,
@@ -377,6 +384,22 @@ def test_streams_and_topics_are_added_to_a_transaction() -> None:
     machine = topic_machine(create("s"), begin("x", streams=("s",)), add_streams("t", txn="x"))
     assert isinstance(machine.execute(inside(*PAIRS)), TopicStored)
     assert unchanged(machine, add_streams("none", txn="x")) == StreamRefused("none", NotFound())
+
+
+# T25
+def test_a_keyed_topic_does_not_grow_while_messages_for_it_are_staged() -> None:
+    machine = topic_machine(begin_staged(), begin("y", streams=("t",)))
+    machine.execute(staged(*PAIRS))
+    assert unchanged(machine, grow(partitions=6, moves=True)) == StreamInTransaction("x")
+    assert unchanged(machine, grow(partitions=6)) == KeysWouldMove()
+    machine.execute(commit("x"))
+    assert isinstance(machine.execute(grow(partitions=6, moves=True)), TopicGrown)
+
+
+def test_a_topic_without_keys_grows_beside_staged_messages() -> None:
+    machine = topic_machine(begin_staged())
+    machine.execute(staged((None, b"1")))
+    assert isinstance(machine.execute(grow(partitions=6)), TopicGrown)
 
 
 def test_a_topic_grows_while_a_transaction_is_pending() -> None:

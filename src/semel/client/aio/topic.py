@@ -109,12 +109,12 @@ class AsyncTopic:
         messages of each key in order. Other readers can get the later ones first. `moved_at` of the
         result has the offset in each earlier partition at which the topic has grown.
 
-        Raises TooFewPartitions if the topic has more partitions than `partitions`.
+        Raises TooFewPartitions if the topic has more partitions than `partitions`. Staged
+        transactions with messages for the topic prevent a growth until they have ended. Raises
+        StreamInTransaction if they have not ended before the timeout.
         """
-        members: dict[str, Any] = {"partitions": partitions}
-        if keys_may_move:
-            members["keys_may_move"] = True
-        return await self.client.run(self.calls.change(**members), timeout)
+        flow = self.calls.grow(partitions, keys_may_move=keys_may_move)
+        return await self.client.run(flow, timeout)
 
     async def set_dedup(
         self, dedup: bool | None, *, timeout: Timeout = CLIENT_DEFAULT
