@@ -14,14 +14,17 @@ from semel.broker.durable_view import BrokerReader, DurableView, FrameSpan, Stre
 from semel.journal.segments import FrameTooLong
 from semel.machine.group_views import NO_LAG, Lag, SharedStreamView
 from semel.model.errors import ReadFailed
-from semel.model.limits import KIB
+from semel.model.limits import KIB, MIB
 from semel.model.steps import STEP_ROWS, Steps
 
 SPANS_MAX: Final = 10_000  # appends that are counted in one stream
 _SPANS_IN_ALL: Final = 20 * SPANS_MAX
 _FRAMES_IN_ALL: Final = 20_000  # frames that are read for one response
-_FRAME_BYTES_MAX: Final = 64 * KIB
 _FRAMES_PER_STEP: Final = 32
+_FRAME_BYTES_MAX: Final = 64 * KIB
+# The frame of the first message shows its age, so it is also read if it is longer, alone in a step.
+_FIRST_FRAME_BYTES_MAX: Final = 8 * MIB
+_LONG_BYTES_IN_ALL: Final = 64 * MIB  # of these longer frames
 
 
 class _Walk(Struct):
@@ -49,6 +52,7 @@ class LagCounter:
         self._now_ms = now_ms
         self._spans_left = _SPANS_IN_ALL
         self._frames_left = _FRAMES_IN_ALL
+        self._long_bytes_left = _LONG_BYTES_IN_ALL
 
     def steps(self, stream: SharedStreamView) -> Steps[Lag]:
         """Return the lag of a group in a stream, in steps."""
@@ -83,14 +87,16 @@ class LagCounter:
         messages, and only the first of them is looked at.
         """
         while walk.at < walk.end:
-            frames_left = self._frames_left
+            frames_left, long_bytes_left = self._frames_left, self._long_bytes_left
             # The index can change between two steps, so each step begins a search of its own.
             for count, span in enumerate(self._reader.spans(view, walk.at, walk.end), 1):
                 if not self._count(walk, span):
                     return False
                 if is_plain and walk.is_begun:
                     return True
-                if count >= STEP_ROWS or frames_left - self._frames_left >= _FRAMES_PER_STEP:
+                is_long = self._long_bytes_left < long_bytes_left
+                frames = frames_left - self._frames_left
+                if is_long or count >= STEP_ROWS or frames >= _FRAMES_PER_STEP:
                     break
             else:
                 return True
@@ -106,7 +112,7 @@ class LagCounter:
         size = span.end - span.start
         is_suspect = size == 1 and walk.controls != 0
         if is_suspect or not walk.is_begun:
-            looked = self._look(span)
+            looked = self._look(span, is_first=not walk.is_begun)
             if looked is None and is_suspect:
                 return False
             if looked is not None and looked[1]:
@@ -120,16 +126,19 @@ class LagCounter:
         walk.at = span.end
         return True
 
-    def _look(self, span: FrameSpan) -> tuple[int, bool] | None:
+    def _look(self, span: FrameSpan, *, is_first: bool) -> tuple[int, bool] | None:
         """Return the time of a span's frame, and whether the span is a control record.
 
-        Return None if the budget is used up, or if the frame is long. Raises ReadFailed.
+        Return None if the budget is used up, or if the frame is too long. Raises ReadFailed.
         """
         if self._frames_left <= 0:
             return None
         self._frames_left -= 1
+        long_max = min(_FIRST_FRAME_BYTES_MAX, self._long_bytes_left) if is_first else 0
         try:
-            time_ms, is_control, _ = self._reader.look(span, _FRAME_BYTES_MAX)
+            time_ms, is_control, size = self._reader.look(span, max(_FRAME_BYTES_MAX, long_max))
         except FrameTooLong:
             return None
+        if size > _FRAME_BYTES_MAX:
+            self._long_bytes_left -= size
         return time_ms, is_control

@@ -130,11 +130,31 @@ def test_a_plain_stream_needs_one_frame(bed: Bed, monkeypatch: pytest.MonkeyPatc
     assert lag(bed) == Lag(9, 9, None), "the age is not known"
 
 
-def test_a_long_frame_is_not_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_frame_is_read_if_it_is_long(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bed.execute(bed.append(b"x" * 1_000))
+    bed.now_ms += 2_000
     move(bed, 0)
     monkeypatch.setattr(module, "_FRAME_BYTES_MAX", 100)
+    assert lag(bed) == Lag(1, 1, 2.0)
+    monkeypatch.setattr(module, "_LONG_BYTES_IN_ALL", 1_000)
     assert lag(bed) == Lag(1, 1, None)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_FRAME_BYTES_MAX", 100)
+    monkeypatch.setattr(module, "_FIRST_FRAME_BYTES_MAX", 1_000)
+    assert lag(bed) == Lag(1, 1, None)
+
+
+def test_a_long_frame_is_read_alone_in_a_step(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    transaction(bed, "a", commits=True)
+    bed.execute(bed.append())
+    move(bed, 0)
+    view = share_view(bed.broker.state, "g")
+    assert view is not None
+    monkeypatch.setattr(module, "_FRAME_BYTES_MAX", 100)
+    counter = LagCounter(bed.broker.durable_view, bed.broker.reader, lambda: bed.now_ms)
+    assert sum(1 for _ in counter.steps(view.streams[0])) == 1
 
 
 def test_the_source_of_a_fork_can_have_control_records(bed: Bed) -> None:
