@@ -57,6 +57,7 @@ NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "push_async_callback": "callback",
     "aio": "sync",
     "async_call": "sync_call",
+    "async_caller": "sync_caller",
     "async_driver": "sync_driver",
     "async_producer": "sync_producer",
     "async_transform": "sync_transform",

@@ -39,6 +39,11 @@ from semel.client.transport import (
 from semel.client.values import Message
 
 
+def async_caller() -> object:
+    """Return what identifies the running task, as long as it exists."""
+    return id(asyncio.current_task())
+
+
 class AsyncLock:
     """An asyncio.Lock that several event loops can use, one after the other.
 

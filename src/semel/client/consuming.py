@@ -9,7 +9,7 @@
 4. In a topic that has grown, a stream is read up to its limit, and the position is moved there, so
    that other members can continue.
 5. If members have crashed since the position of a stream was moved, its next message is a suspect.
-   See `owned_streams.py`.
+   See `suspects.py`.
 """
 
 import logging
@@ -36,16 +36,10 @@ from semel.client.member_calls import (
     describe_group,
     join_group,
 )
-from semel.client.owned_streams import (
-    SOLO,
-    MemberCursor,
-    MemberReader,
-    OwnedStream,
-    find_guilty,
-    suspects_in_turn,
-)
+from semel.client.owned_streams import MemberCursor, MemberReader, OwnedStream
 from semel.client.positions import KnownPosition, KnownPositions, Ownership
 from semel.client.stream_calls import StreamCalls
+from semel.client.suspects import Attribution, find_guilty, suspects_in_turn
 from semel.client.topic_calls import TopicCalls
 from semel.client.values import Message, OnCommit, ordinal_of
 from semel.model.offsets import parse_offset, print_offset
@@ -103,11 +97,12 @@ class Consumption:
         self._subscription: Subscription | None = None
         self._topics: dict[str, TopicCalls] = {}
         self._ends: dict[str, int] = {}  # how far partitions are, as the server last said
+        self._closed_topics: set[str] = set()
         self._given_up: set[tuple[str, str, int]] = set()  # released, and perhaps still in a list
         self._current: OwnedStream | None = None
         self._has_suspects = False
-        self._suspect: OwnedStream | None = None  # the server knows that it is delivered alone
-        self._is_suspect_out = False  # its message was delivered
+        is_used = settings.max_attempts is not None
+        self._attribution = Attribution(group, clock, is_used=is_used)
         self._empty_rounds = 0
 
     # ---- membership ------------------------------------------------------------------------------
@@ -123,6 +118,7 @@ class Consumption:
         joined = yield from join_group(site, self.group, self._subscription)
         self._site = self._endless  # from now on, the member waits while the server is unreachable
         self.member = Member(self._endless, self.group, joined)
+        self._attribution.join()
         return self.member
 
     @property
@@ -148,7 +144,7 @@ class Consumption:
                 self._apply(state, changes)
                 continue
             self.member = None
-            self._end_suspect()
+            self._attribution.end_suspect()
             changes.lost += [self._lose(stream) for stream in list(self.streams.values())]
             if not isinstance(state, errors.UnknownMember):
                 raise state
@@ -210,8 +206,7 @@ class Consumption:
 
     def forget(self) -> None:
         """Forget the positions of all streams, because the member leaves. Any thread can do so."""
-        SOLO.end(self)
-        self._end_suspect()
+        self._attribution.end()
         for stream in list(self.streams.values()):
             stream.is_lost = True
             self._positions.forget_position((self.group, stream.path), stream.position)
@@ -247,7 +242,8 @@ class Consumption:
     @property
     def has_chores(self) -> bool:
         """True if `chores` has something to do."""
-        return self._has_suspects or any(
+        is_due = self._has_suspects or self._attribution.must_tell
+        return is_due or any(
             stream.is_displaced or stream.must_pass_limit for stream in self.streams.values()
         )
 
@@ -267,32 +263,22 @@ class Consumption:
         ) is not None:
             if not (yield from self._reject_next(guilty)):
                 break
-        if self._has_suspects and self._suspect is None:
-            yield from self._name_suspect()
+        if self.member is not None and self._attribution.must_tell:
+            yield from self._attribution.tell(self.member)
+        if self._has_suspects and not self._attribution.has_suspect:
+            yield from self._prepare_suspect()
 
-    def _name_suspect(self) -> Flow[None]:
-        """Prepare the delivery of the next suspect: read it, and let the server know of it."""
-        suspects, member = suspects_in_turn(self.streams.values()), self.member
+    def _prepare_suspect(self) -> Flow[None]:
+        """Prepare the delivery of the next suspect."""
+        suspects = suspects_in_turn(self.streams.values())
         self._has_suspects = bool(suspects)
-        if member is None:
-            return
-        if not suspects:
-            yield from member.name_suspect(None)
+        if self.member is None or not suspects:
             return
         stream = suspects[0]
-        if stream.must_be_alone and not SOLO.claim(self, member.session_seconds):
-            return
         if not stream.has_next:
             yield from self._read(stream, is_waiting=False)
-        if stream.has_next and stream.is_suspect:
-            yield from member.name_suspect(stream.path)
-            self._suspect = stream
-        else:
-            SOLO.give_up(self)
-
-    def _end_suspect(self) -> None:
-        self._suspect, self._is_suspect_out = None, False
-        SOLO.give_up(self)
+        if stream.has_next and stream.is_active and stream.is_suspect:
+            yield from self._attribution.prepare(self.member, stream, self.streams.values())
 
     def _follow(self, stream: OwnedStream) -> Flow[None]:
         """Continue where an operator has moved the group."""
@@ -330,35 +316,49 @@ class Consumption:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def take(self, count: int = 1) -> list[Message]:
-        """Return the next messages of one stream, at most `count`, or none if none was read."""
-        SOLO.end(self)  # the application has come back for more
-        if self._is_suspect_out:
-            self._end_suspect()
-        if self.member is None or not SOLO.begin(self, self.member.session_seconds):
+    def take(self, count: int = 1, caller: object = None) -> list[Message]:
+        """Return the next messages of one stream, at most `count`, or none if none was read.
+
+        `caller` is the thread or task that processes them. While a suspect is processed, other
+        callers get nothing.
+        """
+        self.note_return(caller)
+        member, attribution = self.member, self._attribution
+        if member is None or not attribution.begin(member.session_seconds):
             return []
-        taken = self._take(count)
-        if not taken:
-            SOLO.end(self)
+        stream = self._next_stream(count)
+        taken = [] if stream is None else stream.take(count)
+        attribution.note_delivery(caller, stream, member.session_seconds)
         return taken
 
-    def _take(self, count: int) -> list[Message]:
-        suspect = self._suspect
-        if suspect is not None:
-            if suspect.is_active and suspect.is_suspect and suspect.has_next:
-                self._is_suspect_out = True
-                return suspect.take(1)
-            self._end_suspect()
-        if self._has_suspects and suspects_in_turn(self.streams.values()):
-            return []  # `chores` prepares the next one
-        current = self._current
-        if current is None or not (current.is_active and current.has_next):
-            current = self._current = self._next_ready()
-        return [] if current is None else current.take(count)
+    def note_return(self, caller: object) -> None:
+        """Note that a caller has come back for more messages. Any thread can call this."""
+        self._attribution.note_return(caller)
 
-    def _next_ready(self) -> OwnedStream | None:
+    def _next_stream(self, count: int) -> OwnedStream | None:
+        """Return the stream of which messages are delivered now, at most `count` at once."""
+        attribution = self._attribution
+        if attribution.is_busy:
+            return None
+        suspect = attribution.take_suspect()
+        if suspect is not None:
+            return suspect
+        if attribution.must_tell or (
+            self._has_suspects and suspects_in_turn(self.streams.values())
+        ):
+            return None  # `chores` tells the server, or prepares the next one
+        current = self._current
+        if current is None or not self._is_ready(current, count):
+            current = self._current = self._next_ready(count)
+        return current
+
+    def _is_ready(self, stream: OwnedStream, count: int) -> bool:
+        is_ready = stream.is_active and stream.has_next
+        return is_ready and not (stream.is_single(count) and self._attribution.is_processed(stream))
+
+    def _next_ready(self, count: int) -> OwnedStream | None:
         for stream in self.streams.values():
-            if stream.is_active and stream.has_next:
+            if self._is_ready(stream, count):
                 self._end_turn(stream)
                 return stream
         return None
@@ -387,7 +387,9 @@ class Consumption:
         reader = stream.reader
         if not stream.is_active or stream.ready or reader.is_closed or stream.is_at_limit:
             return False
-        return not reader.is_at_end or reader.reached < self._ends.get(stream.path, 2**63)
+        if not reader.is_at_end or stream.topic in self._closed_topics:  # reads that it is closed
+            return True
+        return reader.reached < self._ends.get(stream.path, 2**63)
 
     def _read(self, stream: OwnedStream, *, is_waiting: bool) -> Flow[bool]:
         try:
@@ -399,7 +401,7 @@ class Consumption:
 
     def _look(self) -> Flow[bool]:
         """Ask how far the topics are. Return True if that has changed since the last time."""
-        before = dict(self._ends)
+        before, closed_before = dict(self._ends), len(self._closed_topics)
         owned = {stream.topic for stream in self.streams.values() if stream.topic is not None}
         for name in sorted(owned):
             try:
@@ -408,7 +410,9 @@ class Consumption:
                 continue
             for partition in info.partitions:
                 self._ends[partition.stream] = parse_offset(partition.stable_offset) or 0
-        return self._ends != before
+            if info.closed:
+                self._closed_topics.add(name)
+        return self._ends != before or len(self._closed_topics) > closed_before
 
     # ---- the end ---------------------------------------------------------------------------------
 

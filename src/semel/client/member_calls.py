@@ -180,7 +180,6 @@ class Member:
         self._version = joined.version
         self._releasing: set[str] = set()
         self._is_held = False  # a prepared transaction has prevented the last release
-        self._suspects: tuple[str, ...] = ()
 
     def release(self, paths: Iterable[str]) -> None:
         """Let the next heartbeat release streams."""
@@ -200,9 +199,7 @@ class Member:
         """
         wait, released = self.wait_seconds, [] if self._is_held else sorted(self._releasing)
         self._is_held = False
-        heartbeat = HeartbeatRequest(
-            tuple(released), round(wait * 1000), self._version, self._suspects
-        )
+        heartbeat = HeartbeatRequest(tuple(released), round(wait * 1000), self._version)
         try:
             state = yield from send_heartbeat(
                 self.site,
@@ -222,15 +219,13 @@ class Member:
         return is_new
 
     def name_suspect(self, path: str | None) -> Flow[None]:
-        """Let the server know which stream's next message is delivered alone from now on.
+        """Let the server know which stream's next message is delivered alone from now on, if any.
 
-        With None, the next heartbeat says that there is no such stream.
+        The heartbeats do not repeat this, so that one which arrives late cannot contradict it.
         """
-        self._suspects = () if path is None else (path,)
-        if path is not None:
-            heartbeat = HeartbeatRequest(suspects=self._suspects)
-            with suppress(errors.UnknownMember):  # the heartbeats bring this as news
-                yield from send_heartbeat(self.site, self.group, self.id, heartbeat)
+        heartbeat = HeartbeatRequest(suspects=() if path is None else (path,))
+        with suppress(errors.UnknownMember):  # the heartbeats bring this as news
+            yield from send_heartbeat(self.site, self.group, self.id, heartbeat)
 
 
 # ---- groups --------------------------------------------------------------------------------------

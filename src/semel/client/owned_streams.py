@@ -1,15 +1,12 @@
 """The streams that a member of a group owns: how far they are read, delivered and committed.
 
-If members have crashed since the position of a stream was moved, its next message is a suspect.
-Suspects are delivered one by one, before all other messages. See `suspects_in_turn`.
+If members have crashed since the position of a stream was moved, its next message is a suspect (see
+`suspects.py`), and the messages after it are delivered one by one: as many as one batch can have.
 """
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import inf
-from typing import Final
-from weakref import WeakKeyDictionary
 
 from semel.client import errors
 from semel.client.dead_letters import unwrap
@@ -18,12 +15,8 @@ from semel.client.group_calls import GroupCursor, end_offset_of
 from semel.client.member_calls import AssignedStream
 from semel.client.positions import KnownPosition
 from semel.client.reading import PageReader
-from semel.client.transport import ProcessOwner, fork_safe_lock
 from semel.client.values import Message, Metadata, OnCommit, ordinal_of
-from semel.model.offsets import parse_offset
-
-# Only after so many crashes it is sure which message is to blame. See `suspects_in_turn`.
-_CRASHES_MIN: Final = 3
+from semel.model.offsets import parse_offset, print_offset
 
 # ---- streams -------------------------------------------------------------------------------------
 
@@ -96,6 +89,8 @@ class OwnedStream:
         self.revoked_at: float | None = None  # when the server was heard to ask for it
         self.is_revoked_told = False
         self.is_displaced = False  # an operator has moved the group
+        self.is_mixed = False  # the next message is delivered while others are not committed
+        self._single_count = 0  # messages that were taken one by one after crashes
         self._batch_max: float = inf  # how many messages are taken at once
         self._small_until = 0  # up to this offset
         self._on_commit = on_commit
@@ -104,6 +99,11 @@ class OwnedStream:
     @property
     def position(self) -> KnownPosition:
         return self.cursor.position
+
+    @property
+    def first_offset(self) -> str:
+        """The position when the member got the stream."""
+        return print_offset(self._first)
 
     def limit_at(self, limit: str | None) -> None:
         """Set the offset up to which messages may be delivered. None means no limit."""
@@ -142,19 +142,28 @@ class OwnedStream:
         return self.delivered > self.position.offset
 
     @property
-    def is_suspect(self) -> bool:
-        """True if members have crashed at the next message, and it was not delivered yet."""
-        is_unmoved = (self.position.offset, self.position.version) == (
-            self._first,
-            self._first_version,
-        )
-        is_undelivered = self.delivered == self._first < self.limit
-        return self.starts > 0 and is_unmoved and is_undelivered and not self.is_done
+    def has_moved(self) -> bool:
+        """True if the position has moved since the member got the stream."""
+        first = self._first, self._first_version
+        return (self.position.offset, self.position.version) != first
 
     @property
-    def must_be_alone(self) -> bool:
-        """True if no other message of the process may be delivered with the next one."""
-        return self.is_suspect and self.starts >= _CRASHES_MIN - 1
+    def is_suspect(self) -> bool:
+        """True if members have crashed at the next message, and it was not delivered yet.
+
+        It is no suspect if other messages are not committed: then a crash counts for nobody.
+        """
+        is_undelivered = self.delivered == self._first < self.limit
+        is_first = not self.has_moved and is_undelivered and not self.is_done
+        return self.starts > 0 and is_first and not self.is_mixed
+
+    def is_single(self, count: int) -> bool:
+        """True if the next message is taken alone, where a batch has at most `count` messages.
+
+        A member has crashed in a batch that began at the first position. So the guilty message is
+        among the first `count`, and is at the position when a member crashes again.
+        """
+        return self.starts > 0 and self._single_count < count
 
     def crashes(self, message: Message) -> int:
         """Return how often members have crashed when this message was the next one."""
@@ -176,9 +185,11 @@ class OwnedStream:
         """Remove up to `count` messages from those that can be delivered, and return them."""
         if self.delivered >= self._small_until:
             self._batch_max = inf
+        count_max = 1 if self.is_single(count) else min(count, self._batch_max)
         taken: list[Message] = []
-        while self.has_next and len(taken) < min(count, self._batch_max):
+        while self.has_next and len(taken) < count_max:
             taken.append(self.ready.popleft())
+        self._single_count += len(taken)
         if taken:
             self.delivered = end_offset_of(taken[-1])
         return taken
@@ -209,85 +220,3 @@ class OwnedStream:
             self.is_displaced = True
         else:
             self.is_lost = True
-
-
-# ---- suspects ------------------------------------------------------------------------------------
-
-
-class Solo:
-    """Lets one member of this process deliver a message while the others deliver nothing.
-
-    If a message kills the process, all its members end. So it is only sure which message has done
-    that if no other one was delivered. A member that does not come back for its next messages does
-    not stop the others for ever: it counts only for some time.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = fork_safe_lock()
-        self._owner = ProcessOwner("a turn")
-        self._busy: WeakKeyDictionary[object, float] = WeakKeyDictionary()
-        self._claims: WeakKeyDictionary[object, float] = WeakKeyDictionary()
-
-    def begin(self, member: object, seconds: float) -> bool:
-        """Note that a member delivers messages. Return False if another one wants to be alone."""
-        with self._lock:
-            self._reset()
-            if self._is_other(self._claims, member):
-                return False
-            self._busy[member] = self._clock() + seconds
-            return True
-
-    def end(self, member: object) -> None:
-        """Note that a member is done with the messages that it has delivered."""
-        with self._lock:
-            self._busy.pop(member, None)
-
-    def claim(self, member: object, seconds: float) -> bool:
-        """Let a member be alone. Return False if it is not yet alone. Then it must ask again."""
-        with self._lock:
-            self._reset()
-            if self._is_other(self._claims, member):
-                return False
-            self._claims.setdefault(member, self._clock() + seconds)
-            return not self._is_other(self._busy, member)
-
-    def give_up(self, member: object) -> None:
-        """End the claim of a member, if it has one."""
-        with self._lock:
-            self._claims.pop(member, None)
-
-    def _is_other(self, members: "WeakKeyDictionary[object, float]", member: object) -> bool:
-        now = self._clock()
-        return any(each is not member and until > now for each, until in members.items())
-
-    def _reset(self) -> None:
-        """Forget what a forked process has inherited from its parent."""
-        if self._owner.is_parent:
-            self._owner.adopt()
-            self._busy.clear()
-            self._claims.clear()
-
-
-SOLO: Final = Solo()
-
-
-def suspects_in_turn(streams: Iterable[OwnedStream]) -> list[OwnedStream]:
-    """Return the streams whose next message is a suspect, those with few crashes first.
-
-    The first crash counts for all streams of the member in which something was left to read, and
-    only one of them is guilty. So a member then delivers the suspects one by one, and first tells
-    the server which one: the second crash counts only for that one. But another member of the same
-    process can be guilty. So from then on a suspect is delivered while no other message of the
-    process is: the third crash and later ones count only for the message that is guilty.
-    """
-    suspects = [stream for stream in streams if stream.is_active and stream.is_suspect]
-    return sorted(suspects, key=lambda stream: (stream.starts, stream.path))
-
-
-def find_guilty(streams: Iterable[OwnedStream], max_attempts: int | None) -> OwnedStream | None:
-    """Return a stream whose next message has used up its attempts by crashes, or None."""
-    if max_attempts is None:
-        return None
-    crashes_max = max(max_attempts, _CRASHES_MIN)
-    return next((each for each in suspects_in_turn(streams) if each.starts >= crashes_max), None)

@@ -44,6 +44,7 @@ from semel.client.transport import (
 from semel.client.values import Message
 
 SyncLock = fork_safe_lock
+sync_caller = threading.get_ident  # identifies the running thread, as long as it exists
 _LINGER_SECONDS: Final = 1.0
 
 

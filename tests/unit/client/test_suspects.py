@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from semel.client.owned_streams import Solo, find_guilty, suspects_in_turn
+from semel.client.suspects import Solo, find_guilty, suspects_in_turn
 
 
 @dataclass

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from semel.client.aio.group import AsyncMessageCommitter
-from semel.client.async_driver import AsyncLock
+from semel.client.async_driver import AsyncLock, async_caller
 from semel.client.commit_sequence import CommitSequence
 from semel.client.consumer_options import ConsumerSettings, Names, OnStreams, async_call
 from semel.client.consuming import Consumption
@@ -166,11 +166,13 @@ class AsyncConsumer(AsyncIterator[Message]):
                 await self._client.run(retire_producers(self._client.site, entries), seconds)
 
     async def _next(self, count: int) -> list[Message]:
+        caller = async_caller()
+        self._share.note_return(caller)  # another one that waits for that has the lock
         async with self._lock:
             self._owner.check()
             try:
                 while not self._news.is_over:
-                    messages = await self._step(count)
+                    messages = await self._step(count, caller)
                     if messages is not None:
                         return messages
             except ClientError:
@@ -178,13 +180,13 @@ class AsyncConsumer(AsyncIterator[Message]):
                     raise
         return []
 
-    async def _step(self, count: int) -> list[Message] | None:
+    async def _step(self, count: int, caller: object) -> list[Message] | None:
         """Return messages if there are some, an empty list at the end, and otherwise None."""
         share = self._share
-        messages = [] if share.has_news else share.take(count)
+        messages = [] if share.has_news else share.take(count, caller)
         if not messages:
             await self._settle()
-            messages = share.take(count)
+            messages = share.take(count, caller)
         if messages or (
             share.is_exhausted and await self._client.run(share.is_over(), self._seconds)
         ):

@@ -15,7 +15,7 @@ from semel.client.owned_streams import MemberCursor
 from semel.client.processing import InputBatch
 from semel.client.server_calls import retire_producers
 from semel.client.sync.group import MessageCommitter
-from semel.client.sync_driver import SyncLock
+from semel.client.sync_driver import SyncLock, sync_caller
 from semel.client.transport import (
     CLIENT_DEFAULT,
     FOREVER,
@@ -167,11 +167,13 @@ class Consumer(Iterator[Message]):
                 self._client.run(retire_producers(self._client.site, entries), seconds)
 
     def _next(self, count: int) -> list[Message]:
+        caller = sync_caller()
+        self._share.note_return(caller)  # another one that waits for that has the lock
         with self._lock:
             self._owner.check()
             try:
                 while not self._news.is_over:
-                    messages = self._step(count)
+                    messages = self._step(count, caller)
                     if messages is not None:
                         return messages
             except ClientError:
@@ -179,13 +181,13 @@ class Consumer(Iterator[Message]):
                     raise
         return []
 
-    def _step(self, count: int) -> list[Message] | None:
+    def _step(self, count: int, caller: object) -> list[Message] | None:
         """Return messages if there are some, an empty list at the end, and otherwise None."""
         share = self._share
-        messages = [] if share.has_news else share.take(count)
+        messages = [] if share.has_news else share.take(count, caller)
         if not messages:
             self._settle()
-            messages = share.take(count)
+            messages = share.take(count, caller)
         if messages or (share.is_exhausted and self._client.run(share.is_over(), self._seconds)):
             return messages
         self._fetch()
