@@ -293,6 +293,29 @@ def test_a_group_that_shares_one_partition_passes_a_growth(client: Any, name: st
         ]
 
 
+@pytest.mark.timeout(60)
+def test_a_consumer_that_has_read_everything_ends_when_the_topic_is_closed(
+    server: Server, name: str
+) -> None:
+    with Client(server.url) as client, Client(server.url) as other:
+        topic, is_idle = client.topic(name, 3, JSON), threading.Event()
+        topic.append_many(KEYS, keys=KEYS)
+
+        def close() -> None:
+            is_idle.wait(30)
+            other.topic(name).close()
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        with client.consume([name], group=fresh("g")) as messages:
+            for number, message in enumerate(messages, 1):
+                message.commit()
+                if number == len(KEYS):
+                    threading.Timer(1.0, is_idle.set).start()  # it waits for more by then
+        closing.join()
+        assert number == len(KEYS)
+
+
 def test_a_commit_routes_values_by_their_keys(client: Any, name: str) -> None:
     topic = client.topic(name, 4, JSON)
     topic.describe()
