@@ -49,6 +49,7 @@
     ├── ProtocolError            the response does not follow the protocol
     │   └── DamagedResponse      the body is truncated, or is not what its media type says
     ├── UndecodableMessage       the message is not text or JSON; its bytes are in `raw`
+    ├── CannotReplay             the next message is not a dead letter that can be replayed
     ├── CallbackFailed           a function for a header, a token or a parameter failed
     └── ClientClosed             the client was used after `close()`
 
@@ -70,6 +71,7 @@ __all__ = [  # noqa: F405
     "BranchIncomplete",
     "BranchMissing",
     "CallbackFailed",
+    "CannotReplay",
     "CheckpointDiverged",
     "ClientClosed",
     "ClientError",

@@ -141,6 +141,78 @@ def test_a_group_without_dead_letters_and_an_unknown_group(served: Served) -> No
     assert retries_of("nobody") not in streams
 
 
+def test_only_dead_letters_of_the_group_are_replayed(served: Served, group: str) -> None:
+    said = served.refused(1, "dead", "replay", group, "--stream", group)
+    assert f"the message at {print_offset(0)} in {group} is not a dead letter" in said
+    assert "nothing was copied" in said
+    drop = f"`semel dead drop {group} --stream {group} --until {print_offset(1)}`"
+    assert drop in said
+    assert served.semel("dead", "ls", group, "--stream", group, "--all").stdout == ""
+    path = dead_letters_of(group)
+    assert served.semel("append", path, '{"no": "envelope"}').exit_code == 0
+    said = served.refused(1, "dead", "replay", group)
+    assert "3 dead letters before it were copied" in said
+    told = served.semel("dead", "drop", group, "--until", print_offset(4), "--yes").stdout
+    assert told == "dropped 0 dead letters\n"
+    assert served.json("dead", "replay", group)[0]["replayed"] == 0
+
+
+def test_a_dead_letter_without_its_message_is_not_replayed(served: Served, group: str) -> None:
+    large = json.loads(letter(group, 7))
+    del large["value"]
+    path = dead_letters_of(group)
+    body = json.dumps({**large, "left_out_bytes": 5_000_000})
+    assert served.semel("append", path, body).exit_code == 0
+    said = served.refused(1, "dead", "replay", group)
+    assert f"it is at {print_offset(7)} in {group}" in said
+    assert f"`semel dead drop {group} --until {print_offset(4)}` passes over it" in said
+    assert "smaller batches" not in said
+
+
+def test_an_unknown_stream_or_group_is_an_error_with_stream_too(served: Served, group: str) -> None:
+    for command in (("ls",), ("replay",), ("drop", "--yes")):
+        name, *options = command
+        said = served.refused(1, "dead", name, group, "--stream", "nowhere", *options)
+        assert "stream_not_found" in said
+        said = served.refused(1, "dead", name, "nobody", "--stream", group, *options)
+        assert "group_not_found" in said
+
+
+def test_hints_say_where_else_dead_letters_are_and_who_reads_their_copies(
+    served: Served, group: str
+) -> None:
+    replayed = served.semel("dead", "replay", group)
+    assert f"the group {group} has no members now; only members read these" in replayed.stderr
+    processor = f"{group}/a"
+    assert served.semel("groups", "set", processor, group, "0").exit_code == 0
+    listed = served.semel("dead", "ls", processor)
+    assert (listed.stdout, listed.exit_code) == ("", 0)
+    assert "those of a processor of a pipeline are in its error stream: use --stream" in (
+        listed.stderr
+    )
+
+
+def test_a_group_is_deleted_with_its_retries_and_reset_without_them(
+    served: Served, group: str
+) -> None:
+    retries = retries_of(group)
+    assert served.semel("dead", "replay", group).exit_code == 0
+    assert served.semel("groups", "set", group, retries, "3").exit_code == 0
+    (reset,) = served.json("groups", "reset", group, "--to", "earliest")
+    assert reset["offsets"] == {group: print_offset(0)}
+    (shown,) = served.json("groups", "show", group)
+    assert shown["offsets"] == {group: print_offset(0), retries: print_offset(3)}
+    (reset,) = served.json("groups", "reset", group, "--to", "earliest", "--stream", retries)
+    assert reset["offsets"] == {retries: print_offset(0)}
+    told = served.semel("groups", "delete", group, "--yes").stdout
+    also = f"its retry stream {retries}; its dead letters are kept"
+    assert told == f"deleted the group {group} and {also}\n"
+    assert "stream_not_found" in served.refused(1, "read", retries)
+    assert len(served.semel("dead", "ls", group, "--all").stdout.splitlines()) == 3
+    assert served.semel("dead", "ls", group).stdout == "", "they were replayed"
+    assert "group_not_found" in served.refused(1, "groups", "delete", group, "--yes")
+
+
 def test_a_terminal_gets_numbers_that_can_be_used_as_offsets() -> None:
     stored_ms = 1_700_000_000_000
     message = Message(letter("g", 7), "application/json", 3, 4, stored_ms)

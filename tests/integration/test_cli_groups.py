@@ -62,6 +62,15 @@ def test_members_owners_and_lag_are_shown(served: Served, name: str) -> None:
     assert (entry["members"], entry["streams"]) == (1, 2)
 
 
+def test_partitions_are_shown_in_the_order_of_their_numbers(served: Served, name: str) -> None:
+    assert served.semel("topics", "grow", name, "11").exit_code == 0
+    offsets = {f"{name}/{number}": 0 for number in range(11)}
+    call(served, "POST", f"/v1/groups/{name}/offsets", {"offsets": offsets})
+    lines = served.semel("groups", "show", name).stdout.splitlines()
+    shown = [line.split()[1] for line in lines if f"  {name}/" in line]
+    assert shown == [f"{name}/{number}" for number in range(11)]
+
+
 def test_a_group_with_members_is_moved_only_by_force(served: Served, name: str) -> None:
     member = join(served, name)
     for command in (("set", name, f"{name}/0", "2"), ("reset", name, "--to", "latest")):

@@ -1,5 +1,6 @@
 """Dead letters: rejecting messages, and processing them again, against a real server."""
 
+import json
 import threading
 from typing import Any, Final
 
@@ -175,7 +176,7 @@ def test_a_message_that_is_too_large_for_a_letter_stays_in_its_stream(
     (letter,) = client.dead_letters(group)
     assert not letter.is_whole
     assert letter.origin.stream == stream
-    with pytest.raises(errors.TooLarge, match="cannot be replayed"):
+    with pytest.raises(errors.CannotReplay, match="cannot be replayed"):
         client.dead_letters(group).replay()
     assert client.dead_letters(group).drop() == 1
 
@@ -210,6 +211,37 @@ def test_other_messages_cannot_be_rejected(client: Any, stream: str) -> None:
         message.reject("no group")
 
 
+def test_a_reset_and_a_new_group_do_not_process_replayed_messages_again(
+    client: Any, stream: str, group: str
+) -> None:
+    """The retry stream has copies: the messages come again from the source."""
+    reject_odd(client, stream, group)
+    letters, retries = client.dead_letters(group), retries_of(group)
+    letters.replay()
+    reject_odd(client, stream, group)  # the copies, which become dead letters again
+    assert client.group(group).reset() == {stream: "0000000000000000_0000000000000000"}
+    assert len(read_all(client, stream, group)) == COUNT
+    client.group(group).reset(streams=[retries])
+    assert len(read_all(client, stream, group)) == 5
+    client.group(group).delete()
+    with pytest.raises(errors.StreamNotFound):
+        client.stream(retries).head()
+    assert len(list(letters)) == 5
+    assert len(read_all(client, stream, group)) == COUNT
+    assert letters.replay() == 5
+    assert len(read_all(client, stream, group)) == 5
+
+
+def read_all(client: Any, stream: str, group: str) -> list[Any]:
+    """Consume what is there, and return the values."""
+    got = []
+    with client.consume(stream, group=group, live=False) as consumer:
+        for message in consumer:
+            got.append(message.value)
+            done(client, message.commit())
+    return got
+
+
 def test_an_unknown_group_is_an_error(client: Any, group: str) -> None:
     with pytest.raises(errors.GroupNotFound):
         list(client.dead_letters(group))
@@ -219,6 +251,92 @@ def test_an_unknown_group_is_an_error(client: Any, group: str) -> None:
         client.group(group).reset()
     with pytest.raises(errors.GroupNotFound):
         client.group(group).delete()
+
+
+# ---- messages that are not dead letters of the group ---------------------------------------------
+
+
+def test_ordinary_messages_are_neither_listed_nor_replayed(
+    client: Any, stream: str, group: str
+) -> None:
+    """A copy of an ordinary message would be processed a second time, from the retry stream."""
+    client.group(group).set({stream: 0})
+    letters = client.dead_letters(group, stream=stream)
+    assert list(letters.list(all=True)) == []
+    with pytest.raises(errors.CannotReplay, match="is not a dead letter") as caught:
+        letters.replay()
+    assert (caught.value.stream, caught.value.copied) == (stream, 0)
+    assert caught.value.offset == next(iter(client.stream(stream).read())).offset
+    with pytest.raises(ValueError, match="no dead letter"):
+        letters.show(caught.value.offset)
+    assert letters.drop() == 0
+    with pytest.raises(errors.StreamNotFound):
+        client.stream(retries_of(group)).head()
+
+
+def test_a_replay_stops_before_what_it_cannot_copy_and_continues_after_a_drop(
+    client: Any, stream: str, group: str
+) -> None:
+    reject_odd(client, stream, group)
+    dead = client.stream(dead_letters_of(group))
+    dead.append({"note": "no envelope"})
+    odd = dead_letters_of(group)
+    for letter in list(client.stream(odd).read())[:1]:
+        dead.append(letter.value)
+    letters = client.dead_letters(group)
+    assert len(list(letters)) == 6
+    with pytest.raises(errors.CannotReplay, match="5 dead letters before it were copied") as caught:
+        letters.replay()
+    assert caught.value.copied == 5
+    assert len(list(letters)) == 1
+    assert letters.drop(until=caught.value.next_offset) == 0
+    assert letters.replay() == 1
+    copied = [each["value"]["number"] for each in values(client, retries_of(group))]
+    assert copied == [1, 3, 5, 7, 9, 1]
+
+
+def test_error_messages_of_earlier_pipelines_are_passed_over(
+    client: Any, stream: str, group: str
+) -> None:
+    reject_odd(client, stream, group)
+    path, letters = fresh("errors"), list(client.dead_letters(group))
+    errors_stream = client.stream(path).create("application/json")
+    earlier = {"type": "q.type.err/processor", "inputs": [{"stream": stream, "offset": "0"}]}
+    damaged = {"group": group, "stream": stream, "offset": "0", "content_type": "a/b"}
+    errors_stream.append_many([earlier, json.loads(letters[0].raw), damaged | {"base64": "a"}])
+    of_errors = client.dead_letters(group, stream=path)
+    assert [each.value["number"] for each in of_errors] == [1]
+    with pytest.raises(errors.CannotReplay, match="1 dead letter before it was copied"):
+        of_errors.replay()
+
+
+def test_dead_letters_of_other_groups_are_passed_over(client: Any, stream: str, group: str) -> None:
+    reject_odd(client, stream, group)
+    other = fresh("g")
+    client.group(other).set({stream: 0})
+    letters = client.dead_letters(other, stream=dead_letters_of(group))
+    first = next(iter(client.dead_letters(group))).offset
+    assert list(letters.list(all=True)) == []
+    with pytest.raises(ValueError, match="no dead letter"):
+        letters.show(first)
+    assert letters.replay() == 0
+    assert len(list(client.dead_letters(group))) == 5
+
+
+def test_an_unknown_group_or_stream_is_an_error_of_every_call(
+    client: Any, stream: str, group: str
+) -> None:
+    unknown = client.dead_letters(group, stream=stream)
+    for call in (lambda: list(unknown), unknown.replay, unknown.drop):
+        with pytest.raises(errors.GroupNotFound):
+            call()
+    client.group(group).set({stream: 0})
+    missing = client.dead_letters(group, stream=fresh("none"))
+    for call in (lambda: list(missing), missing.replay, missing.drop):
+        with pytest.raises(errors.StreamNotFound):
+            call()
+    assert list(client.dead_letters(group)) == []
+    assert client.dead_letters(group).replay() == 0
 
 
 # ---- workers -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from semel import Client
-from semel.client.errors import TooLarge
+from semel.client.errors import CannotReplay
 from semel.pipeline import Graph, Runner, run
 from semel.pipeline.error_stream import MESSAGE_BYTES_MAX, retry_stream
 from semel.pipeline.local.step import BOUNDARIES
@@ -157,7 +157,7 @@ def test_a_message_without_its_value_is_not_replayed(place: Place) -> None:
     graph = graph_of(place, fail)
     place.fill("in", "y" * MESSAGE_BYTES_MAX)
     run(graph)
-    with pytest.raises(TooLarge, match="is too large for a dead letter"):
+    with pytest.raises(CannotReplay, match="is too large for a dead letter"):
         replay(place, "p")
 
 

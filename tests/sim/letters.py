@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from semel.client import dead_letters
+from semel.client import dead_letter_calls, dead_letters
 from semel.client.commit_calls import Parts
 from semel.client.flows import Flow
 from semel.client.group_calls import GroupCursor
@@ -32,7 +32,7 @@ JSON = "application/json"
 GROUP = "l 1"  # its streams have an encoded name
 INPUT, OUTPUT = "l/in", "l/out"
 DEAD, RETRY = dead_letters_of(GROUP), retries_of(GROUP)
-REPLAYS = dead_letters.replay_group_of(GROUP)
+REPLAYS = dead_letter_calls.replay_group_of(GROUP)
 STREAMS = (INPUT, OUTPUT, DEAD, RETRY)
 SHARE = 0.07  # of the commands, in runs with dead letters
 MEMBERS = 2
@@ -214,7 +214,7 @@ class LetterWorkload:
         return sent.parts
 
 
-class Replayer(dead_letters.DeadLetterCalls):
+class Replayer(dead_letter_calls.DeadLetterCalls):
     """The calls of the client on dead letters, which read from the model and not from a server."""
 
     def __init__(self, model: Model) -> None:

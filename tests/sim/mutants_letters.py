@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from semel.client import dead_letters
+from semel.client import dead_letter_calls, dead_letters
 from semel.client.commit_calls import Parts
 from tests.sim.letters import DEAD, INPUT, RETRY
 
@@ -23,7 +23,7 @@ def reject_without_the_dead_letter() -> Any:
 
 def replay_into_the_source() -> Any:
     """Dead letters are appended to the stream from which they were read."""
-    return patch.object(dead_letters, "retries_of", lambda group: INPUT)
+    return patch.object(dead_letter_calls, "retries_of", lambda group: INPUT)
 
 
 def replay_without_the_position() -> Any:
@@ -60,7 +60,8 @@ def _changed_parts(path: str, change: Callable[[Parts], Parts]) -> Any:
         parts = Parts(appends, *rest, **more)
         return change(parts) if path in appends else parts
 
-    return patch.object(dead_letters, "Parts", made)
+    module = dead_letter_calls if path == RETRY else dead_letters
+    return patch.object(module, "Parts", made)
 
 
 LETTER_MUTANTS: tuple[Callable[[], Any], ...] = (

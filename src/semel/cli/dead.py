@@ -1,5 +1,6 @@
 """`semel dead`: dead letters, which are messages that a group has rejected."""
 
+import shlex
 from typing import Any, Final
 
 import click
@@ -14,16 +15,17 @@ from semel.cli.output import (
     json_line,
     print_facts,
     print_list,
+    printable,
     render_messages,
     report,
     style_of,
     write_stdout,
 )
 from semel.client.dead_letters import DeadLetter
-from semel.client.errors import OffsetBeyondTail, StreamNotFound
+from semel.client.errors import CannotReplay, GroupNotFound, OffsetBeyondTail, StreamNotFound
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset
-from semel.model.rights import retries_of
+from semel.model.rights import dead_letters_of, retries_of
 
 _TITLES: Final = ("number", "message", "attempts", "rejected at", "cause")
 _FACTS: Final = ("offset", "stream", "stream_offset", "attempts", "rejected_at", "cause")
@@ -75,10 +77,25 @@ def list_command(
     was tried, when it was rejected, and the reason.
     """
     letters = list(client.dead_letters(group, stream=stream).list(all=is_all, limit=limit))
+    if not letters:
+        _hint_at_error_streams(group, stream)
     rows = [_cells(letter) for letter in letters]
     lines = [_facts(letter) for letter in letters]
     whole = {"number", "attempts", "rejected at"}
     print_list(map(_document, letters), _TITLES, rows, is_json=is_json, whole=whole, lines=lines)
+
+
+def _hint_at_error_streams(group: str, stream: str | None) -> None:
+    """Say where else the dead letters are, if the group can be a processor of a pipeline."""
+    if stream is None and "/" in group:
+        _hint(
+            f"the stream {dead_letters_of(group)} has no dead letters to show; those of a processor"
+            " of a pipeline are in its error stream: use --stream"
+        )
+
+
+def _hint(text: str) -> None:
+    click.echo(f"semel: {printable(text)}", err=True)
 
 
 def _cells(letter: DeadLetter) -> tuple[object, ...]:
@@ -165,12 +182,32 @@ def replay_command(
 
     Each dead letter is copied once to the stream __semel/retry/GROUP, which the members of the
     group read in addition to their streams. It is never appended to the stream from which it came.
-    The messages are no longer in order with the others of their keys.
+    The messages are no longer in order with the others of their keys. The command ends with an
+    error before a message that is not a dead letter, or has no value.
     """
-    count = client.dead_letters(group, stream=stream).replay(limit=limit, until=until)
+    try:
+        count = client.dead_letters(group, stream=stream).replay(limit=limit, until=until)
+    except CannotReplay as error:
+        options = [] if stream is None else ["--stream", stream]
+        drop = shlex.join(["semel", "dead", "drop", group, *options, "--until", error.next_offset])
+        raise CommandRefused(f"{error.message}; `{drop}` passes over it", EXIT_REFUSED) from None
     to = retries_of(group)
     facts = {"group": group, "replayed": count, "stream": to}
     report(f"copied {_letters(count)} to {to}", facts, is_json=is_json)
+    if count == 0:
+        _hint_at_error_streams(group, stream)
+    elif stream is None and not _has_members(client, group):
+        _hint(
+            f"the group {group} has no members now; only members read these copies: consume(...),"
+            " and process(...) with workers"
+        )
+
+
+def _has_members(client: Client, group: str) -> bool:
+    try:
+        return bool(client.group(group).describe().members)
+    except GroupNotFound:  # it was deleted, and its dead letters were kept
+        return False
 
 
 def _letters(count: int) -> str:

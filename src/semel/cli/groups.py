@@ -22,6 +22,7 @@ from semel.cli.output import (
     write_stdout,
 )
 from semel.client import server_calls as calls
+from semel.client.dead_letter_calls import delete_with_retries
 from semel.client.errors import GroupNotFound
 from semel.client.flows import Flow
 from semel.client.group_calls import set_positions
@@ -30,6 +31,7 @@ from semel.client.sync.client import Client
 from semel.client.values import Move, token_of
 from semel.model.group_commands import EARLIEST, LATEST
 from semel.model.offsets import print_offset
+from semel.model.rights import retries_of
 
 
 class ResetTarget(Offset):
@@ -120,7 +122,8 @@ def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
     print_facts(facts)
     metadata = positions.get("metadata", {})
     lines = [_member_line(member) for member in info.members]
-    lines += [_stream_line(stream, metadata.get(stream.stream)) for stream in info.streams]
+    streams = sorted(info.streams, key=_place)
+    lines += [_stream_line(stream, metadata.get(stream.stream)) for stream in streams]
     lines += [_pending_line(path, move) for path, move in positions["pending"].items()]
     write_lines(lines)
 
@@ -138,6 +141,12 @@ def _show(client: Client, group: str) -> Flow[tuple[GroupInfo, dict[str, Any]]]:
             raise
         return GroupInfo(group), positions
     return info, (yield from calls.show_group(client.site, group))
+
+
+def _place(stream: GroupStream) -> tuple[str, int]:
+    """Return a key that sorts streams by their paths, and partitions by their numbers."""
+    name, _, number = stream.stream.rpartition("/")
+    return (name, int(number)) if number.isascii() and number.isdecimal() else (stream.stream, -1)
 
 
 def _lag(lagging: GroupInfo | GroupStream) -> str:
@@ -251,8 +260,10 @@ def reset_command(
 ) -> None:
     """Move a group in all its streams, or in some of them.
 
-    Stored metadata is removed. In a group that has members, the command is refused unless --force
-    is used, because members would process messages again or skip messages.
+    Without --stream, the stream with the group's own retries is left out: it has copies of dead
+    letters that were replayed. Stored metadata is removed. In a group that has members, the command
+    is refused unless --force is used, because members would process messages again or skip
+    messages.
     """
     try:
         offsets = client.group(group).reset(to, streams=streams, force=force)
@@ -273,12 +284,16 @@ def reset_command(
 def delete_group_command(client: Client, *, group: str, yes: bool, is_json: bool) -> None:
     """Delete a group: its positions and its pinned step.
 
-    Refused while the group has members. The streams are not changed, and neither are the dead
+    Refused while the group has members. Its retry stream __semel/retry/GROUP, which has copies of
+    dead letters, is deleted after it. The other streams are not changed, and neither are the dead
     letters of the group.
     """
     if not yes:
         confirm(
             f"Delete the group {group} with its positions?", f"the group {group} was not deleted"
         )
-    client.group(group).delete()
-    report(f"deleted the group {group}", {"group": group, "deleted": True}, is_json=is_json)
+    has_retries = client.run(delete_with_retries(client.site, group))
+    retries = retries_of(group) if has_retries else None
+    also = f" and its retry stream {retries}; its dead letters are kept" if has_retries else ""
+    facts = {"group": group, "deleted": True, "retry_stream": retries}
+    report(f"deleted the group {group}{also}", facts, is_json=is_json)

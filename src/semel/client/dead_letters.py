@@ -2,18 +2,12 @@
 
 A rejected message is stored in the group's stream of dead letters, in an envelope that says where
 it was read, why it was rejected and how often it was tried. One commit stores the envelope and
-moves the group past the message.
-
-A replay copies envelopes to the group's retry stream. The members of the group read that stream
-besides their other streams. One commit stores the copies and moves the position of the group's
-replay group in the stream of dead letters, so that each dead letter is replayed once. A message is
-never appended to its source again, because other groups read the source as well. This module uses
-no sockets.
+moves the group past the message. `dead_letter_calls.py` lists and replays them. This module uses no
+sockets.
 """
 
 from base64 import b64decode, b64encode
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -25,24 +19,18 @@ from semel.client import errors
 from semel.client.commit_calls import Parts
 from semel.client.commit_sequence import CommitSequence
 from semel.client.flows import Flow
-from semel.client.group_calls import GroupCursor, end_offset_of, group_page, set_positions
-from semel.client.member_calls import describe_group
-from semel.client.positions import KnownPosition, MovePlanner, moves_by_member
-from semel.client.reading import PageReader, StreamName
-from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.values import START, Header, Message, Origin, ordinal_of
-from semel.model.limits import BODY_BYTES_MAX, KIB, MIB
+from semel.client.group_calls import GroupCursor, end_offset_of
+from semel.client.positions import MovePlanner, moves_by_member
+from semel.client.reading import StreamName
+from semel.client.values import Header, Message, Origin
+from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text
-from semel.model.offsets import print_offset
-from semel.model.rights import dead_letters_of, replays_of, retries_of
+from semel.model.rights import dead_letters_of
 from semel.wire.json_depth import is_too_deep
 
 # Below the limit of a request, because the request also moves a position.
 LETTER_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 _CAUSE_CHARS_MAX: Final = 2_000
-_REPLAY_BYTES_MAX: Final = MIB
-_REPLAY_COUNT_MAX: Final = 1_000
-_CONFLICTS_MAX: Final = 10
 
 # ---- envelopes -----------------------------------------------------------------------------------
 
@@ -72,7 +60,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
     content_type: str = JSON_MEDIA_TYPE
     cause: Any = ""
     attempts: int = 1
-    group: str = ""
+    group: str
     value: Raw | UnsetType = UNSET
     base64: str | UnsetType = UNSET
     left_out_bytes: int | UnsetType = UNSET
@@ -182,8 +170,11 @@ def letter_of(message: Message) -> DeadLetter:
 
     A message that is not an envelope is returned as a dead letter without an origin.
     """
-    envelope = decode_envelope(message.raw)
-    if envelope is None:
+    envelope, original = decode_envelope(message.raw), None
+    if envelope is not None:
+        with suppress(ValueError, msgspec.DecodeError):  # base64 or text that is damaged
+            original = _original(envelope)
+    if envelope is None or original is None:
         return DeadLetter(
             message=message,
             origin=Origin(None, None),
@@ -196,7 +187,7 @@ def letter_of(message: Message) -> DeadLetter:
             raw=message.raw,
         )
     return DeadLetter(
-        message=_original(envelope),
+        message=original,
         origin=Origin(envelope.stream, envelope.offset),
         cause=_cause_text(envelope.cause),
         attempts=envelope.attempts,
@@ -310,182 +301,3 @@ def reject_message(
         cursor.note_refusal(error)
         raise
     planner.done(is_repeat=result.duplicate)
-
-
-# ---- listing, replaying, dropping ----------------------------------------------------------------
-
-
-def replay_group_of(group: str) -> str:
-    """Return the group whose position says which dead letters of `group` are done with."""
-    return replays_of(group)
-
-
-class DeadLetterCalls:
-    """The dead letters of a group, in the stream `path`.
-
-    A stream can have the dead letters of several groups, such as the error stream of a pipeline.
-    Only those of this group are returned and replayed.
-    """
-
-    def __init__(self, site: ServerConfig, group: str, path: str | None = None) -> None:
-        self.site = site
-        self.group = group
-        self.path = dead_letters_of(group) if path is None else path
-        self._calls = StreamCalls(site, self.path)
-        self._replays = replay_group_of(group)
-
-    def position(self) -> Flow[KnownPosition]:
-        """Return the position before the first dead letter that was not replayed or dropped."""
-        return (yield from group_page(self.site, self._replays)).known(self.path)
-
-    def reader(self, *, is_all: bool = False) -> Flow[PageReader | None]:
-        """Return a reader of the dead letters, or None if none was ever stored.
-
-        With `is_all`, it also reads those that were replayed or dropped. Raises GroupNotFound if
-        there is no such group.
-        """
-        if not (yield from self._has_letters()):
-            return None
-        position = KnownPosition() if is_all else (yield from self.position())
-        return self._reader_at(position.offset)
-
-    def _has_letters(self) -> Flow[bool]:
-        if (yield from self._calls.exists()):
-            return True
-        yield from describe_group(self.site, self.group)
-        return False
-
-    def _reader_at(self, ordinal: int) -> PageReader:
-        offset = print_offset(ordinal) if ordinal else START
-        return PageReader(self._calls, offset, is_live=False)
-
-    def next_letters(self, reader: PageReader) -> Flow[list[DeadLetter] | None]:
-        """Return the next dead letters of the group (perhaps none), or None at the end."""
-        page = yield from reader.next_page()
-        if page is None:
-            return None
-        return [each for each in map(letter_of, page) if each.group in ("", self.group)]
-
-    def show(self, offset: str) -> Flow[DeadLetter]:
-        """Return the dead letter at `offset`. Raises ValueError if there is none."""
-        reader = PageReader(self._calls, offset, is_live=False)
-        with suppress(errors.OffsetBeyondTail):
-            for message in (yield from reader.next_page()) or ():
-                if message.offset == offset:
-                    return letter_of(message)
-        raise ValueError(f"there is no dead letter at {offset} in {self.path}")
-
-    def replay(
-        self, sequence: CommitSequence, limit: int | None = None, until: str | None = None
-    ) -> Flow[int]:
-        """Copy dead letters to the retry stream, the oldest first. Return their number.
-
-        At most `limit` are copied, and only those before the offset `until`. Each is copied once,
-        also if this call is repeated or made twice at the same time. Raises TooLarge at a dead
-        letter without its value, which cannot be replayed.
-        """
-
-        def move(position: KnownPosition, own: list[DeadLetter], to: int) -> Flow[None]:
-            self._require_whole(own)
-            values = [letter.raw for letter in own]
-            appends = {retries_of(self.group): values} if values else {}
-            source = (position.offset, to, position.incarnation, position.version)
-            parts = Parts(appends, {self._replays: {self.path: source}})
-            yield from sequence.append_letters(retries_of(self.group), parts)
-
-        return (yield from self._move_past(move, limit, until))
-
-    def _require_whole(self, letters: list[DeadLetter]) -> None:
-        for letter in letters:
-            if not letter.is_whole:
-                raise errors.TooLarge(
-                    f"the dead letter at {letter.offset} cannot be replayed, because its message"
-                    f" is too large for a dead letter; it is at {letter.origin.offset} in"
-                    f" {letter.origin.stream}. Replay the dead letters before it with"
-                    f" until={letter.offset!r}, then drop this one"
-                )
-
-    def drop(self, limit: int | None = None, until: str | None = None) -> Flow[int]:
-        """Pass over dead letters without replaying them, the oldest first. Return their number.
-
-        They stay in the stream of dead letters. `limit` and `until` are as in `replay`.
-        """
-
-        def move(position: KnownPosition, own: list[DeadLetter], to: int) -> Flow[None]:
-            del own
-            source = (position.offset, to, position.incarnation, position.version)
-            yield from set_positions(self.site, self._replays, {self.path: source})
-
-        return (yield from self._move_past(move, limit, until))
-
-    def _move_past(
-        self,
-        move: Callable[[KnownPosition, list[DeadLetter], int], Flow[None]],
-        limit: int | None,
-        until: str | None,
-    ) -> Flow[int]:
-        """Call `move` for parts of the dead letters until all are done. Return their number.
-
-        If another client moves the position at the same time, continue at the new position.
-        """
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit={limit} is invalid; expected 0 or more")
-        end = None if until is None else ordinal_of(until)
-        count = conflicts = 0
-        reader: PageReader | None = None
-        position = KnownPosition()
-        ready: deque[Message] = deque()
-        if not (yield from self._has_letters()):
-            return 0
-        while True:
-            if reader is None:
-                # Another client can move the position now, so the reader begins at this one.
-                before, position = position, (yield from self.position())
-                conflicts = 0 if position.offset > before.offset else conflicts
-                reader = self._reader_at(position.offset)
-            if not ready:
-                page = yield from reader.next_page()
-                if page is None:
-                    return count
-                position.incarnation = reader.incarnation
-                ready.extend(page)
-                continue
-            own, to = self._portion(ready, None if limit is None else limit - count, end)
-            if to is None:
-                return count
-            try:
-                yield from move(position, own, to)
-            except errors.PositionConflict:
-                conflicts += 1
-                if conflicts == _CONFLICTS_MAX:
-                    raise
-                reader = None
-                ready.clear()
-                continue
-            position.moved(to, None if position.version is None else position.version + 1)
-            count += len(own)
-
-    def _portion(
-        self, ready: deque[Message], limit: int | None, end: int | None
-    ) -> tuple[list[DeadLetter], int | None]:
-        """Take dead letters for one commit from `ready`. Return them and the offset after them.
-
-        The offset is None if there is nothing before `end`, or if `limit` is 0. Dead letters of
-        other groups are passed over.
-        """
-        letters: list[DeadLetter] = []
-        size, to = 0, None
-        count_max = _REPLAY_COUNT_MAX if limit is None else min(limit, _REPLAY_COUNT_MAX)
-        while ready and len(letters) < count_max:
-            message = ready[0]
-            letter = letter_of(message)
-            if end is not None and ordinal_of(message.ordinal) >= end:
-                break
-            if letter.group in ("", self.group):
-                size += len(message.raw)
-                if letters and size > _REPLAY_BYTES_MAX:
-                    break
-                letters.append(letter)
-            ready.popleft()
-            to = end_offset_of(message)
-        return letters, to

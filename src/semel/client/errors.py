@@ -466,6 +466,26 @@ class UndecodableMessage(ClientError, ValueError):
     advice = "use message.raw, which contains the bytes"
 
 
+class CannotReplay(ClientError, ValueError):
+    """A replay of dead letters has ended before a message that it cannot copy.
+
+    The message at `offset` in `stream` is not a dead letter, or is one without its value, because
+    that was too large. Only the `copied` dead letters before it were copied.
+    """
+
+    code = "cannot_replay"
+    advice = "to pass over the message, use drop(until=error.next_offset)"
+
+    def __init__(
+        self, reason: str, *, stream: str, offset: str, next_offset: str, copied: int
+    ) -> None:
+        were = "dead letter before it was" if copied == 1 else "dead letters before it were"
+        done = f"{copied:,} {were} copied" if copied else "nothing was copied"
+        super().__init__(f"{reason}, so it cannot be replayed; {done}")
+        self.stream, self.offset, self.next_offset = stream, offset, next_offset
+        self.copied = copied
+
+
 class CallbackFailed(ClientError):
     """A function that computes a header, a token or a parameter has failed in a producer."""
 

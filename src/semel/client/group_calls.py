@@ -36,6 +36,7 @@ from semel.client.values import (
 from semel.model.group_commands import EARLIEST, LATEST
 from semel.model.limits import TXN_LIST_MAX
 from semel.model.offsets import parse_offset, print_offset
+from semel.model.rights import retries_of
 from semel.wire.paths import GROUPS
 from semel.wire.schema import transactions as schema
 
@@ -203,8 +204,9 @@ def reset_positions(
 ) -> Flow[dict[str, str]]:
     """Move the group in all its streams, or in `paths`, to one place. Return its new positions.
 
-    `to` is EARLIEST, LATEST or an offset. Raises ValueError for another text, or if the group has
-    no such stream.
+    Without `paths`, the group's retry stream is left out: its messages are copies, which would be
+    processed in addition to those of the other streams. `to` is EARLIEST, LATEST or an offset.
+    Raises ValueError for another text, or if the group has no such stream.
     """
     info = yield from describe_group(site, group)
     ends = {each.stream: each.end for each in info.streams}
@@ -214,7 +216,7 @@ def reset_positions(
     target = print_offset(0) if to == EARLIEST else to
     if to != LATEST and parse_offset(target) is None:
         raise ValueError(f"to={to!r} is invalid; expected {EARLIEST!r}, {LATEST!r} or an offset")
-    chosen = list(paths or ends)
+    chosen = list(paths) or [path for path in ends if path != retries_of(group)]
     moved: dict[str, str] = {}
     for at in range(0, len(chosen), TXN_LIST_MAX):
         part = chosen[at : at + TXN_LIST_MAX]

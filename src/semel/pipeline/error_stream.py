@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from semel.client.dead_letter_calls import PROCESSOR_ERROR_TYPE
 from semel.client.dead_letters import (
     Envelope,
     escaped_surrogates,
@@ -31,7 +32,7 @@ from semel.wire.json_depth import is_too_deep
 if TYPE_CHECKING:
     from semel.pipeline.evaluate import Evaluation
 
-ERROR_TYPE: Final = "q.type.err/processor"
+ERROR_TYPE: Final = PROCESSOR_ERROR_TYPE
 RETRIES: Final = "__semel/retry"  # in place of a binding, for the messages of the retry stream
 _MESSAGE_CHARS_MAX: Final = 2_000
 _TRACE_CHARS_MAX: Final = 8_000

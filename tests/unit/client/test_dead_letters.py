@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from semel.client import errors
 from semel.client.commit_sequence import CommitSequence
+from semel.client.dead_letter_calls import DeadLetterCalls, replay_group_of
 from semel.client.dead_letters import (
     LETTER_BYTES_MAX,
-    DeadLetterCalls,
     envelope_of,
     letter_of,
     reject_message,
-    replay_group_of,
     unwrap,
 )
 from semel.client.flows import Lost

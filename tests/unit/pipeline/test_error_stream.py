@@ -147,6 +147,6 @@ def test_what_is_not_a_dead_letter_is_a_message_of_the_first_input(raw: bytes) -
 
 
 def test_a_dead_letter_of_a_group_is_a_message_of_the_input() -> None:
-    letter = b'{"stream": "s-in", "offset": "%s", "value": [1], "attempts": 5, "cause": "no"}'
+    letter = b"""{"group": "g", "stream": "s-in", "offset": "%s", "value": [1], "attempts": 5}"""
     (message,) = again(evaluation(same), letter % print_offset(9).encode())
     assert message == InputMessage("in", "s-in", 9, b"[1]", attempts=5, headers=[])

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from semel.client import group_calls, member_calls
 from semel.client.addresses import path_of
-from semel.client.dead_letters import DeadLetter, DeadLetterCalls, reject_message
+from semel.client.dead_letter_calls import DeadLetterCalls, delete_with_retries
+from semel.client.dead_letters import DeadLetter, reject_message
 from semel.client.sync_driver import SyncLock
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.values import Message, Metadata, Moves, PinnedStep
@@ -47,9 +48,10 @@ class Group:
     ) -> dict[str, str]:
         """Set the group's positions in all its streams, or only in `streams`. Return them.
 
-        `to` is "earliest", "latest" (the end of what can be read now), or an offset. Raises
-        GroupIsShared if members own the streams, unless `force`. With `force`, the members continue
-        at the new positions. Raises GroupNotFound if there is no such group.
+        Without `streams`, the retry stream of the group is left out, because it has copies. `to` is
+        "earliest", "latest" (the end of what can be read now), or an offset. Raises GroupIsShared
+        if members own the streams, unless `force`. With `force`, the members continue at the new
+        positions. Raises GroupNotFound if there is no such group.
         """
         client = self._client
         paths = [path_of(stream, client.site.address) for stream in streams]
@@ -61,9 +63,10 @@ class Group:
     def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Delete the group: its positions, and what the server stores about its members.
 
-        Its dead letters are kept. Raises GroupInUse if the group has members.
+        Its retry stream, which has copies of dead letters, is deleted after it. Its dead letters
+        are kept. Raises GroupInUse if the group has members.
         """
-        self._client.run(member_calls.delete_group(self._client.site, self.name), timeout)
+        self._client.run(delete_with_retries(self._client.site, self.name), timeout)
 
     # ---- positions -------------------------------------------------------------------------------
 
@@ -182,7 +185,8 @@ class DeadLetters:
     ) -> Iterator[DeadLetter]:
         """Yield the dead letters, the oldest first. With `all`, also those that are done with.
 
-        Raises GroupNotFound if there is no such group.
+        Messages that are not dead letters of the group are left out. Raises GroupNotFound if there
+        is no such group, and StreamNotFound if there is no stream `stream`.
         """
         count = 0
         reader = self._client.run(self._calls.reader(is_all=all), timeout)
@@ -195,7 +199,7 @@ class DeadLetters:
                 yield letter
 
     def show(self, offset: str, *, timeout: Timeout = CLIENT_DEFAULT) -> DeadLetter:
-        """Return the dead letter at `offset`. Raises ValueError if there is none."""
+        """Return the group's dead letter at `offset`. Raises ValueError if there is none."""
         return self._client.run(self._calls.show(offset), timeout)
 
     def replay(
@@ -211,6 +215,11 @@ class DeadLetters:
         to the retry stream of the group, which its members read besides their other streams. It is
         never appended to its own stream again, because other groups read that. The messages of one
         key can be processed in another order than they were appended.
+
+        The copies stay there until members read them: workers of `consume` and `process`, but not
+        `tail(group=...)` and a `process` without workers. Raises CannotReplay at a message that is
+        not a dead letter; those before it are replayed. Raises GroupNotFound and StreamNotFound as
+        `list` does.
         """
         client = self._client
         with client.letters_lock:
@@ -225,6 +234,7 @@ class DeadLetters:
     ) -> int:
         """Pass over dead letters without replaying them, the oldest first. Return their number.
 
-        They stay in the stream. `limit` and `until` are as in `replay`.
+        They stay in the stream. `limit` and `until` are as in `replay`. Other messages are passed
+        over, too, and are not counted.
         """
         return self._client.run(self._calls.drop(limit, until), timeout)
