@@ -145,7 +145,7 @@ def keep_two_members_of_one_instance() -> Any:
 
 
 def count_departures_as_crashes() -> Any:
-    """A stream that its owner has given up counts as taken from a crashed member."""
+    """A stream that its owner has given up, or released too late, counts as after a crash."""
     real = groups._Change.free
 
     def free(self: Any, number: int, **how: Any) -> None:

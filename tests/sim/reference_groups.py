@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.sim.reference import Model
 
 RESERVED = "__semel/"
-CRASHES = (group_ask.ExpireMember, group_ask.TakeStream, group_ask.JoinGroup)
+CRASHES = (group_ask.ExpireMember, group_ask.JoinGroup)
 
 
 class Member(NamedTuple):
@@ -376,7 +376,7 @@ class Groups:
         )
 
     def _taken(self, c: GroupCommand, change: Change) -> list[int]:
-        """Return the streams that are taken from a member that has crashed or is too slow.
+        """Return the streams that are taken from a member that has crashed.
 
         CHOICE: a stream that was held when its owner left is not counted when it is free later.
         """

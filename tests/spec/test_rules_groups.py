@@ -343,6 +343,7 @@ def test_a_stream_that_is_not_released_in_time_is_taken(shared: Machine, group: 
     shared.let_pass(SESSION_MS)
     assert eventually(lambda: two.beat().status == 200 and two.streams == [asked])
     assert two.epoch(asked) == 2
+    assert two.rows[asked]["starts"] == 0, "a member that is heard has not crashed"
     assert refusal(one.move(taken, 1)) == ILLEGAL
     assert one.beat().status == 200, "it is still a member"
     assert asked not in one.streams

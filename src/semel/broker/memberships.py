@@ -264,8 +264,7 @@ class Memberships:
                 continue
             path = self._state.by_number[number].row.path
             elapsed_ms = self._releases.elapsed_ms((group, number))
-            suspects = self.suspects_of(group, row.owner or "")
-            yield TakeStream(now_ms, group, path, elapsed_ms, suspects)
+            yield TakeStream(now_ms, group, path, elapsed_ms)
 
     def expire_command(self, group: str, member: str, now_ms: int) -> ExpireMember:
         """Return the command that removes a member whose session has timed out."""

@@ -362,7 +362,7 @@ def decide_take_stream(state: State, command: TakeStream) -> Decision:
     if command.elapsed_ms < owner.rebalance_timeout_ms:
         return Decision(StillAlive())
     change = _Change(state, command.group)
-    change.free(stream.row.number, is_crash=True, suspects=command.suspects)
+    change.free(stream.row.number, is_crash=False)  # the owner was heard: it is only slow
     return Decision(Rebalanced(), change.event())
 
 

@@ -89,14 +89,12 @@ class TakeStream(Struct, frozen=True, gc=False):
     """Take a stream away from a member that did not release it within its rebalance timeout.
 
     `elapsed_ms` is the time since the member was first asked to, by the broker's monotonic clock.
-    `suspects` are as in `ExpireMember`, because the member has perhaps crashed.
     """
 
     now_ms: int
     group: str
     path: str
     elapsed_ms: int
-    suspects: tuple[str, ...] | None = None
 
 
 class RebalanceGroup(Struct, frozen=True, gc=False):
