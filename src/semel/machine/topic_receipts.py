@@ -15,12 +15,16 @@ from semel.machine.producers import RECEIPT_BYTES, unpack_receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, advance_tail
 from semel.model.errors import InvariantBroken
+from semel.model.limits import KIB
 from semel.model.messages import HAS_KEYS
 from semel.model.outcomes_topics import PartResult, Parts
 
 _PART: Final = Layout("<IQI")  # partition, first offset, number of messages
 PART_BYTES: Final = _PART.size
 _SLACK: Final = 16  # parts without a receipt that a row may have
+# The parts of the oldest receipts are dropped if a producer needs more. An append over 1,000
+# partitions needs 16,000 bytes.
+_PARTS_BYTES_MAX: Final = 64 * KIB
 
 
 def unpack_parts(packed: bytes) -> Parts:
@@ -102,4 +106,16 @@ def store_parts(
             for index in range(len(ring) // RECEIPT_BYTES)
         }
         parts = {number: parts[number] for number in parts if number in kept}
+    if len(packed) * len(parts) > _PARTS_BYTES_MAX:
+        _drop_oldest(parts)
     row.parts = parts
+
+
+def _drop_oldest(parts: dict[int, bytes]) -> None:
+    """Drop the oldest parts until all need at most _PARTS_BYTES_MAX. The newest stay."""
+    size = sum(map(len, parts.values()))
+    *older, _newest = sorted(parts)
+    for number in older:
+        if size <= _PARTS_BYTES_MAX:
+            break
+        size -= len(parts.pop(number))

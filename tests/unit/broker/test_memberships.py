@@ -6,7 +6,7 @@ from semel.broker import memberships as module
 from semel.broker.memberships import Leases
 from semel.broker.timers import QUEUE_SLACK
 from semel.machine.group_views import MemberView, member_view
-from semel.model.commands import PositionMove, SetPositions
+from semel.model.commands import Begin, CommitTxn, PositionMove, ProducerOwner, SetPositions
 from semel.model.group_commands import DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams
 from semel.model.outcomes_groups import GroupDeleted, Joined, Released, UnknownMember
 from semel.model.outcomes_txn import PositionsSet
@@ -287,6 +287,16 @@ def test_only_those_with_limits_hear_of_moves(bed: Bed) -> None:
     bed.execute(SetPositions(bed.now_ms, (move,)))
     assert log == ["limited"]
     assert (bed.broker.memberships.wait_count, bed.broker.memberships.limited_count) == (1, 0)
+
+
+def test_those_with_limits_hear_of_the_end_of_a_transaction(bed: Bed) -> None:
+    """Its decision can move the position past a growth."""
+    join(bed, "m")
+    bed.execute(Begin(bed.now_ms, "x", ProducerOwner("p", 0), streams=("t",)))
+    log: list[str] = []
+    wait(bed, log, "limited", has_limits=True)
+    bed.execute(CommitTxn(bed.now_ms, "x", 1, "p", 0))
+    assert log == ["limited"]
 
 
 def test_a_wait_can_be_cancelled_and_their_number_is_limited(

@@ -9,9 +9,9 @@ from zlib import crc32
 import pytest
 from msgspec.structs import replace
 
-from semel.machine import MachineLimits, apply
+from semel.machine import MachineLimits, apply, topic_receipts
 from semel.machine.events import Section, StreamAppended
-from semel.machine.topic_receipts import unpack_parts
+from semel.machine.topic_receipts import PART_BYTES, unpack_parts
 from semel.model.commands import Batch, EngineCommand, ForgetProducer
 from semel.model.errors import InvariantBroken
 from semel.model.limits import NUMBER_MAX
@@ -309,16 +309,41 @@ def test_parts_are_kept_as_long_as_receipts() -> None:
     parts = producers["p"].parts
     assert parts is not None
     assert len(parts) <= 2 * 4 + 16
-    known = 0
+    known = []
     for seq, first in enumerate(outcomes):
         assert isinstance(first, TopicStored)
         again = unchanged(machine, append_topic((b"%d" % seq, b"1"), by=dense(seq, epoch=0)))
         assert isinstance(again, TopicStored)
         assert again.is_duplicate
         if again.parts is not None:
-            known += 1
+            known.append(seq)
             assert again.parts == first.parts
-    assert 4 <= known <= 5  # the newest, and the first
+    assert known == [0, 56, 57, 58, 59]  # the first, and the newest
+
+
+# T14
+def test_the_parts_of_a_producer_need_a_limited_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_receipts, "_PARTS_BYTES_MAX", 5 * PART_BYTES)
+    machine = topic_machine()
+    wide = tuple((key, b"1") for key in KEYS)
+    for seq in range(3):
+        machine.execute(append_topic(*wide, by=dense(seq, epoch=0)))
+        again = unchanged(machine, append_topic(*wide, by=dense(seq, epoch=0)))
+        assert isinstance(again, TopicStored)
+        assert again.parts is not None, "the newest is always there"
+        assert len(again.parts) == 4
+    machine.execute(append_topic((b"k", b"1"), by=dense(3, epoch=0)))
+    known = []
+    for seq in range(4):
+        messages = wide if seq < 3 else ((b"k", b"1"),)
+        again = unchanged(machine, append_topic(*messages, by=dense(seq, epoch=0)))
+        assert isinstance(again, TopicStored)
+        assert again.is_duplicate
+        known += [seq] if again.parts is not None else []
+    assert known == [2, 3]
+    assert streams_of(reloaded(machine.state)) == streams_of(machine.state)
 
 
 def test_the_parts_of_a_row_that_a_checkpoint_refers_to_do_not_change() -> None:

@@ -251,6 +251,21 @@ def test_an_aborted_transaction_leaves_the_receipts_of_a_topic() -> None:
         assert later.parts != first.parts
 
 
+def test_the_parts_of_the_first_append_of_a_transaction_are_kept() -> None:
+    machine = topic_machine(
+        append_topic((b"k", b"0"), by=dense(0, epoch=0)),
+        begin("x", streams=("t",)),
+        limits=MachineLimits(receipts=4),
+    )
+    first = machine.execute(inside((b"k", b"1"), seq=1))
+    for seq in range(2, 50):
+        machine.execute(inside((b"k", b"1"), seq=seq))
+    again = unchanged(machine, inside((b"k", b"1"), seq=1))
+    assert isinstance(first, TopicStored)
+    assert isinstance(again, TopicStored)
+    assert (again.parts, again.is_duplicate) == (first.parts, True)
+
+
 # ---- staged --------------------------------------------------------------------------------------
 
 
