@@ -18,11 +18,13 @@ def _paths_in_use(outcome: Any) -> str:
 
 
 def _illegal_generation(outcome: Any) -> str:
-    received = "" if outcome.received_epoch is None else f" {outcome.received_epoch}"
-    return (
-        f"the member does not own the stream {outcome.path} in the group {outcome.group} at epoch"
-        f"{received}; the stream is at epoch {outcome.epoch}"
-    )
+    epoch, received = outcome.epoch, outcome.received_epoch
+    fault = f"the member does not own the stream {outcome.path} in the group {outcome.group}"
+    if received is None:
+        return f"{fault}; the stream is at epoch {epoch}"
+    if received == epoch:
+        return f"{fault}: at epoch {epoch}, another member or nobody owns it"
+    return f"{fault} at epoch {received}; the stream is at epoch {epoch}"
 
 
 def _in_use(outcome: Any) -> str:

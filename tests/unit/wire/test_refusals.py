@@ -263,6 +263,20 @@ def test_a_held_position_names_who_holds_it() -> None:
     assert ("Retry-After", "1") in problem.headers
 
 
+@pytest.mark.parametrize(
+    ("received", "words"),
+    [
+        (1, "at epoch 1; the stream is at epoch 2"),
+        (2, "in the group g: at epoch 2, another member or nobody owns it"),
+        (None, "in the group g; the stream is at epoch 2"),
+    ],
+)
+def test_who_does_not_own_a_stream_gets_its_epoch(received: int | None, words: str) -> None:
+    message = problem_of(group.IllegalGeneration("g", "s", 2, received)).message
+    assert message.startswith("the member does not own the stream s")
+    assert message.endswith(words)
+
+
 def test_a_gap_has_another_code_in_a_transaction_and_of_an_assigned_id() -> None:
     problem = problem_of(out.SequenceGap(3, 9), is_strict_order=True)
     assert (problem.code, problem.facts["alias"]) == (
