@@ -78,6 +78,7 @@ __all__ = [
     "commit_parts",
     "commit_version",
     "commit_version_known",
+    "find_unstorable",
     "list_sink_infos",
     "rebind_sink_info",
     "show_sink_info",
@@ -265,11 +266,7 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     """Return the request to commit `parts`. The caller adds the producer or the sink."""
     appends: list[StreamAppend] = []
     for stream, values in parts.appends.items():
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-            path = streams.calls(stream).path
-            raise TypeError(
-                f"pass a list of values for the stream {path}, not a {type(values).__name__}"
-            )
+        _require_list(streams, stream, values)
         appends += _appends_of((yield from streams.find(stream)), list(values))
     return CommitRequest(
         appends=appends,
@@ -282,6 +279,34 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
         member=parts.member,
         epochs=dict(parts.epochs),
     )
+
+
+def _require_list(streams: KnownStreams, stream: object, values: object) -> None:
+    path = streams.calls(stream).path
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"pass a list of values for the stream {path}, not a {type(values).__name__}"
+        )
+
+
+def find_unstorable(
+    streams: KnownStreams, appends: Mapping[str, Iterable[Any]]
+) -> Flow[Exception | None]:
+    """Return why the values cannot be encoded for their streams, or None if they can be.
+
+    Raises an error that is not about the values, such as StreamNotFound.
+    """
+    for stream, values in appends.items():
+        try:
+            _require_list(streams, stream, values)
+        except (TypeError, ValueError) as error:
+            return error
+        calls = yield from streams.find(stream)
+        try:
+            _appends_of(calls, list(values))
+        except Exception as error:  # noqa: BLE001 - values can run code of the application
+            return error
+    return None
 
 
 def _appends_of(calls: StreamCalls, values: list[Any]) -> list[StreamAppend]:

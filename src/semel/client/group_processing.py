@@ -6,12 +6,12 @@ because the new owner of the stream processes the same messages.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from semel.client import errors
-from semel.client.commit_calls import Parts
+from semel.client.commit_calls import Parts, find_unstorable
 from semel.client.commit_sequence import CommitSequence
 from semel.client.consumer_options import ConsumerSettings
 from semel.client.dead_letters import reject_message
@@ -22,70 +22,103 @@ from semel.client.positions import MovePlanner, moves_by_member
 from semel.client.processing import InputBatch, Outputs
 
 _CAUSE: Final = "{}: {}"
+_BAD_BODY: Final = "bad_body"  # the code of a refusal because of a message
 _log = logging.getLogger("semel.client")
 
 
-def check_outputs(outputs: Any) -> Outputs:
-    """Return the outputs of a function. Raises TypeError if they are not a mapping."""
+def check_outputs(outputs: Any, batch: InputBatch) -> Outputs:
+    """Return the outputs of a function, with lists of values. Raises what their iterators raise.
+
+    Raises TypeError if they are not a mapping.
+    """
     if outputs is None:
         return {}
     if not isinstance(outputs, Mapping):
-        raise TypeError(
+        error = TypeError(
             f"the function of process() returned a {type(outputs).__name__}; expected None, or a"
             " mapping from output streams to lists of values, such as {'out': [1, 2]}"
         )
-    return outputs
+        raise _named(error, batch)
+    return {
+        stream: list(values) if isinstance(values, Iterator) else values
+        for stream, values in outputs.items()
+    }
 
 
 def commit_outputs(
     sequence: CommitSequence, group: str, batch: InputBatch, outputs: Outputs
-) -> Flow[int]:
+) -> Flow[int | Exception]:
     """Commit the outputs for a batch together with the group's position after the batch.
 
     Return the number of messages that are done. This is 0 if the stream was lost, if an operator
     has moved the group, or if the outputs are too large for one commit. In the last case, the same
-    messages are delivered again, in smaller batches. Raises TooLarge if the outputs of a single
-    message are too large.
+    messages are delivered again, in smaller batches.
+
+    Return an error if the outputs can never be stored, because a value cannot be encoded, or
+    because the outputs of a single message are too large. Then nothing was stored.
     """
     cursor, stream = _owned(batch)
     planner = MovePlanner(cursor.positions)
-    last = batch.messages[-1]
-    planned = planner.plan_from((group, batch.stream), cursor.position, end_offset_of(last))
+    planned = planner.plan_from(
+        (group, batch.stream), cursor.position, end_offset_of(batch.messages[-1])
+    )
     (part,) = moves_by_member(planned)
     planner.accepted(group, planned)
     parts = Parts(outputs, {group: part.moves}, member=part.member, epochs=part.epochs)
     try:
         result = yield from sequence.commit(parts)
-    except errors.UnstableOffsets:
+    except errors.Refused as refused:
+        return _after_refusal(refused, stream, batch)
+    except errors.ClientError:
         raise
-    except errors.PositionRefused as error:
-        stream.note_refusal(error)
-        return 0
-    except errors.TooLarge as error:
-        if len(batch) == 1:
-            raise errors.TooLarge(
-                f"the outputs for the message at {last.offset} in {batch.stream} are too large for"
-                f" one commit: {error.message}",
-                status=error.status,
-                facts=error.facts,
-            ) from None
-        stream.put_back(batch.messages, len(batch) // 2)
-        return 0
-    except (errors.StreamNotFound, errors.StreamGone) as error:
-        if error.facts.get("stream") != batch.stream:
+    except Exception:
+        reason = yield from find_unstorable(sequence.streams, outputs)
+        if reason is None:
             raise
-        stream.is_lost = True
-        return 0
+        return _named(reason, batch)
     planner.done(is_repeat=result.duplicate)
     return len(batch)
+
+
+def _after_refusal(
+    error: errors.Refused, stream: OwnedStream, batch: InputBatch
+) -> int | Exception:
+    """Return 0, or the error if the outputs can never be stored. Otherwise raise it."""
+    if isinstance(error, errors.PositionRefused) and not isinstance(error, errors.UnstableOffsets):
+        stream.note_refusal(error)
+        return 0
+    if isinstance(error, errors.TooLarge) and len(batch) > 1:
+        stream.put_back(batch.messages, len(batch) // 2)
+        return 0
+    if isinstance(error, errors.TooLarge) or error.code == _BAD_BODY:
+        return _named(error, batch)
+    is_missing = isinstance(error, errors.StreamNotFound | errors.StreamGone)
+    if is_missing and error.facts.get("stream") == batch.stream:
+        stream.is_lost = True
+        return 0
+    raise error
+
+
+def _named(error: Exception, batch: InputBatch) -> Exception:
+    """Return an error that says for which input the outputs cannot be stored, and why."""
+    what = "message" if len(batch) == 1 else f"{len(batch)} messages"
+    offset = batch.messages[0].offset
+    text = f"the outputs for the {what} at {offset} in {batch.stream} cannot be stored: "
+    named: Exception
+    if isinstance(error, errors.Refused):
+        named = type(error)(text + error.message, status=error.status, facts=error.facts)
+    else:
+        named = (TypeError if isinstance(error, TypeError) else ValueError)(f"{text}{error}")
+    named.__cause__ = error
+    return named
 
 
 def retry_seconds(settings: ConsumerSettings, batch: InputBatch, failures: int) -> float | None:
     """Return how long to wait before the function is called again for a batch that has failed.
 
-    `failures` counts its exceptions for this batch. Return None if the batch must be given up: see
-    `give_up`. A batch of several messages is given up at once, because it is unknown which message
-    is to blame.
+    `failures` counts its exceptions for this batch, and outputs that could not be stored. Return
+    None if the batch must be given up: see `give_up`. A batch of several messages is given up at
+    once, because it is unknown which message is to blame.
     """
     if len(batch) > 1:
         return None

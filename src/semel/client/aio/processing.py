@@ -82,17 +82,21 @@ async def _process(
     sequence, settings = consumer.sequence, consumer.settings
     failures = 0
     while True:
+        error: Exception
         try:
-            outputs = await async_transform(task.function, batch)
-        except Exception as error:  # noqa: BLE001 - counted, and raised if there are no retries
-            failures += 1
-            seconds = retry_seconds(settings, batch, failures)
-            if seconds is None:
-                flow = give_up(sequence, settings, batch, error, failures)
-                return await client.run(flow, None)
+            outputs = check_outputs(await async_transform(task.function, batch), batch)
+        except Exception as raised:  # noqa: BLE001 - counted, and raised if there are no retries
+            error = raised
         else:
-            flow = commit_outputs(sequence, task.group, batch, check_outputs(outputs))
-            return await client.run(flow, None)
+            flow = commit_outputs(sequence, task.group, batch, outputs)
+            done = await client.run(flow, None)
+            if isinstance(done, int):
+                return done
+            error = done
+        failures += 1
+        seconds = retry_seconds(settings, batch, failures)
+        if seconds is None:
+            return await client.run(give_up(sequence, settings, batch, error, failures), None)
         await consumer.pause(seconds)
         if consumer.closed:
             return 0

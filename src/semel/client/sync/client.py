@@ -416,8 +416,9 @@ class Client(Catalog):
 
         With `workers`, so many workers share the inputs with each other and with those of other
         processes, as `consume` does: in threads, or in tasks of an `AsyncClient`. Topics and
-        patterns always have workers. If `function` raises an exception, it is called again with
-        single messages, and a message for which it fails too often becomes a dead letter.
+        patterns always have workers. If `function` raises an exception, or returns outputs that can
+        never be stored, it is called again with single messages, and a message for which it fails
+        too often becomes a dead letter.
 
         Without `workers`, this call reads the inputs alone. It fences earlier calls with the same
         `producer_id`, which depends on the group and the inputs: they raise TransactionFenced. If
