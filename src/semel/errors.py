@@ -50,6 +50,7 @@
     │   └── DamagedResponse      the body is truncated, or is not what its media type says
     ├── UndecodableMessage       the message is not text or JSON; its bytes are in `raw`
     ├── CannotReplay             the next message is not a dead letter that can be replayed
+    ├── InstanceReplaced         another consumer has joined the group with the same `instance`
     ├── CallbackFailed           a function for a header, a token or a parameter failed
     └── ClientClosed             the client was used after `close()`
 
@@ -87,6 +88,7 @@ __all__ = [  # noqa: F405
     "GroupNotFound",
     "IllegalGeneration",
     "Indeterminate",
+    "InstanceReplaced",
     "InvalidTransactionState",
     "IsTopic",
     "KeyReused",

@@ -284,8 +284,24 @@ def test_the_instance_takes_over_the_streams_of_the_one_before(plain: Client) ->
     assert len(new.streams) == 3
     with pytest.raises(errors.IllegalGeneration):
         message.commit()
+    with pytest.raises(errors.InstanceReplaced):  # joining again would replace the new one
+        next(old)
+    assert [each.instance for each in plain.group(group).describe().members] == ["worker-1"]
+    assert new.member == plain.group(group).describe().members[0].member
     new.close()
     old.close()
+
+
+def test_an_instance_that_has_expired_joins_again(plain: Client, server: Server) -> None:
+    topic, group = fresh("t"), fresh("g")
+    plain.topic(topic, 1, "application/json").append_many([1, 2])
+    with plain.consume(topic, group=group, instance="worker-1", session_timeout=1) as consumer:
+        next(consumer)
+        (first,) = plain.group(group).describe().members
+        assert server.ask("DELETE", f"/v1/groups/{group}/members/{first.member}").status == 204
+        assert 1 in [next(consumer).value for _ in range(2)], "it gets its stream again"
+        (second,) = plain.group(group).describe().members
+        assert first.member != second.member
 
 
 def test_an_operator_can_move_a_group_that_has_members(client: Any, group: str) -> None:

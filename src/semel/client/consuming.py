@@ -108,8 +108,14 @@ class Consumption:
     # ---- membership ------------------------------------------------------------------------------
 
     def join(self) -> Flow[Member]:
-        """Join the group as a new member."""
+        """Join the group as a new member.
+
+        Raises InstanceReplaced if this consumer was a member before, and another one has its
+        instance name now. Otherwise the two would replace each other again and again.
+        """
         site = self._site
+        if self.has_joined and self._settings.instance is not None:
+            yield from self._refuse_replaced(self._settings.instance)
         if self._subscription is None:
             names, _ = yield from resolve_names(site, self._names)
             paths = [calls.path for calls in names.topics]
@@ -120,6 +126,16 @@ class Consumption:
         self.member = Member(self._endless, self.group, joined)
         self._attribution.join()
         return self.member
+
+    def _refuse_replaced(self, instance: str) -> Flow[None]:
+        try:
+            info = yield from describe_group(self._site, self.group)
+        except errors.GroupNotFound:
+            return
+        if any(each.instance == instance for each in info.members):
+            raise errors.InstanceReplaced(
+                f"another member of the group {self.group} has joined as the instance {instance}"
+            )
 
     @property
     def has_joined(self) -> bool:

@@ -486,6 +486,13 @@ class CannotReplay(ClientError, ValueError):
         self.copied = copied
 
 
+class InstanceReplaced(ClientError):
+    """Another member of the group has joined with the same `instance` name."""
+
+    code = "instance_replaced"
+    advice = "end this consumer, or give each consumer an instance name of its own"
+
+
 class CallbackFailed(ClientError):
     """A function that computes a header, a token or a parameter has failed in a producer."""
 
