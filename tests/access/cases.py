@@ -19,6 +19,7 @@ class Need(NamedTuple):
     right: str
     hides: bool = False
     name: str = ""  # that of the world, if it is empty
+    of_workers: bool = False  # who may write as a group has it, too
 
 
 class Own(NamedTuple):
@@ -77,6 +78,7 @@ WRITE: Final = need("stream:write", HIDES)
 DESCRIBE: Final = need("stream:describe", HIDES)
 GROUP_WRITE: Final = need("group:write")
 IDEMPOTENT: Final = Need("cluster", "IdempotentWrite")
+WORKER: Final = Need("cluster", "IdempotentWrite", of_workers=True)
 TRANSACTIONAL: Final = Need("cluster", "TransactionalWrite")
 PRODUCER: Final = Own("producer", in_stream=True)
 REGISTRATION: Final = Own("producer")
@@ -240,11 +242,11 @@ CASES: Final = (
          lambda w: Call("PUT", f"/v1/policies?prefix={w.name}", {"dedup": "on"})),
     Case("delete a policy", "policy_delete", (need("policy:delete", HIDES),),
          lambda w: Call("DELETE", f"/v1/policies?prefix={w.name}"), changes=True),
-    Case("commit appends", "commit", (IDEMPOTENT, WRITE, REGISTRATION),
+    Case("commit appends", "commit", (WORKER, WRITE, REGISTRATION),
          _commit(lambda w: {"appends": [{"stream": w.name, "messages": [1]}]})),
-    Case("commit positions", "commit", (IDEMPOTENT, READ, GROUP_WRITE, REGISTRATION),
+    Case("commit positions", "commit", (WORKER, READ, GROUP_WRITE, REGISTRATION),
          _commit(lambda w: {"offsets": _offsets(w)}), changes=True),
-    Case("commit with conditions", "commit", (IDEMPOTENT, WRITE, DESCRIBE, REGISTRATION),
+    Case("commit with conditions", "commit", (WORKER, WRITE, DESCRIBE, REGISTRATION),
          _commit(lambda w: {"appends": [{"stream": w.name, "messages": [1]}],
                             "if": {w.name: 1_000}})),
     Case("commit of a sink", "commit", (IDEMPOTENT, SINK),
@@ -254,7 +256,7 @@ CASES: Final = (
                                          "transactions": [{"id": w.name, "epoch": w.txn_epoch}]})),
     Case("register", "producer_register", (IDEMPOTENT, REGISTRATION),
          _post("/v1/producers", lambda w: {"producer_id": w.name}), changes=True),
-    Case("register without a name", "producer_register", (IDEMPOTENT,),
+    Case("register without a name", "producer_register", (WORKER,),
          _post("/v1/producers", lambda _: {})),
     Case("show producers", "producer_show", (DESCRIBE,), _get("/v1/producers?stream={name}")),
     Case("show a registration", "producer_show", (Own("producer"), need("producer:describe")),

@@ -65,6 +65,11 @@ def may(scopes: Scopes, kind: str, name: str, right: str) -> bool:
     )
 
 
+def is_worker(scopes: Scopes) -> bool:
+    """Rule R3: who may write as a group."""
+    return any(each.kind == "group" and each.right in ("write", "admin") for each in scopes)
+
+
 def answer_to(need: Need | Own, scopes: Scopes, principal: str) -> tuple[Any, ...]:
     """Return the answer if only this need is checked."""
     if isinstance(need, Own):
@@ -75,6 +80,7 @@ def answer_to(need: Need | Own, scopes: Scopes, principal: str) -> tuple[Any, ..
         name = need.name.replace("{name}", NAME) or ("" if need.kind == "cluster" else NAME)
         right = need.right
         is_met = may(scopes, need.kind, name, right)
+        is_met = is_met or (need.of_workers and is_worker(scopes))
     if is_met:
         return (ALLOWED,)
     if need.hides and not may(scopes, need.kind, name, "describe"):

@@ -54,7 +54,7 @@ class Walk(NamedTuple):
 def walk(server: AccessServer) -> Iterator[Walk]:
     world = World(server, NAME, "walker")
     unfit = server.make(
-        "stream:elsewhere/*:read,create,delete", "group:elsewhere:admin", principal="unfit"
+        "stream:elsewhere/*:read,create,delete", "group:elsewhere:read,delete", principal="unfit"
     )
     wrong = f"{world.token[:19]}{make_token_text()[19:]}"  # the public id of a token that exists
     before = whole_state(server, [NAME])

@@ -120,10 +120,13 @@ def may(who: Who, kind: str, name: str, right: str) -> bool:
     """Return whether a caller has a right; R6, and R3 for the two rights on the cluster.
 
     What belongs to a group is read by whoever may read as the group, and needs `write` otherwise.
+    The retries can be deleted by whoever may delete the group.
     """
     group = group_of(name) if kind in ("stream", "group") else None
     if group is not None:
         wanted = right if right in ("read", "describe") else "write"
+        if right == "delete" and name.split("/")[1] == "retry":
+            return any(has(who.scopes, "group", group, each) for each in ("write", "delete"))
         return has(who.scopes, "group", group, wanted)
     if kind == "stream" and is_reserved(name):
         return is_admin(who.scopes)
@@ -133,6 +136,12 @@ def may(who: Who, kind: str, name: str, right: str) -> bool:
             if scope.kind in ("stream", "topic") and is_writer:
                 return True
     return has(who.scopes, kind, name, right)
+
+
+def is_worker(who: Who) -> bool:
+    """Return whether a caller commits as a worker without a right on the cluster; R3."""
+    groups = [set(scope.rights) for scope in who.scopes if scope.kind == "group"]
+    return not who.is_strict and any(rights & {"write", "admin"} for rights in groups)
 
 
 # ---- what commands need --------------------------------------------------------------------------
@@ -319,9 +328,11 @@ class Rights:
             yield Need("sink", app, "admin")
 
     def _of_register(self, c: ask.Register, who: Who) -> Needs:
-        yield IDEMPOTENT
         if c.producer_id is None:
+            if not is_worker(who):
+                yield IDEMPOTENT
             return
+        yield IDEMPOTENT
         if who.is_strict:
             yield Need("producer", c.producer_id, "write")  # R4
         yield from self._registers(c.producer_id, who)
@@ -407,7 +418,8 @@ class Rights:
             yield from _moves(c.positions)
 
     def _of_commit(self, c: ask.Commit, who: Who) -> Needs:
-        yield IDEMPOTENT
+        if c.sink is not None or c.transactions or not is_worker(who):
+            yield IDEMPOTENT
         yield from (self._written(append.path) for append in c.appends)
         yield from _moves(c.positions)
         yield from (_listed(path, "describe") for path, _ in c.expects)

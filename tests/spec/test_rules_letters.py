@@ -278,7 +278,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AccessServer]:
 
 
 def scopes(group: str) -> tuple[str, ...]:
-    return (f"group:{group}:read,write", "stream:input:read", "cluster:IdempotentWrite")
+    return (f"group:{group}:read,write", "stream:input:read")
 
 
 def worker(server: AccessServer, group: str) -> str:

@@ -73,6 +73,7 @@ from semel.model.rights import (
     WRITE,
     Caller,
     group_of,
+    writes_as_group,
     writes_somewhere,
 )
 from semel.model.topic_commands import (
@@ -215,6 +216,15 @@ def _idempotent(caller: Caller, right: str = IDEMPOTENT) -> Checks:
         yield Check(CLUSTER, "", right)
 
 
+def _is_worker(caller: Caller) -> bool:
+    """Return whether rule R3 spares a caller the right on the cluster for what a worker does.
+
+    A worker rejects and replays messages, and commits positions of its group, with a producer id
+    that the server chooses.
+    """
+    return not caller.is_strict and writes_as_group(caller.scopes)
+
+
 def _append(state: State, command: Append, caller: Caller) -> Checks:
     yield _stream(command.path, WRITE)
     if command.transaction is not None:
@@ -234,7 +244,8 @@ def _create(_state: State, command: Create, _caller: Caller) -> Checks:
 
 
 def _register(state: State, command: Register, caller: Caller) -> Checks:
-    yield from _idempotent(caller)
+    if command.producer_id is not None or not _is_worker(caller):
+        yield from _idempotent(caller)
     if command.producer_id is not None:
         if caller.is_strict:
             yield Check(PRODUCER, command.producer_id, WRITE)  # R4
@@ -311,7 +322,9 @@ def _add_positions(state: State, command: AddPositions, caller: Caller) -> Check
 
 
 def _commit(state: State, command: Commit, caller: Caller) -> Checks:
-    yield from _idempotent(caller)
+    is_alone = command.sink is None and not command.transactions
+    if not (is_alone and _is_worker(caller)):
+        yield from _idempotent(caller)
     for append in command.appends:
         yield _written(state, append.path)
     yield from _moves(command.positions)

@@ -39,7 +39,8 @@ DELETE: Final = "delete"
 DESCRIBE: Final = "describe"
 ADMIN: Final = "admin"
 # These two are rights on the cluster. Unless the server runs with --strict-rights, everybody who
-# may write to a stream has them.
+# may write to a stream has them, and who may write as a group needs none of them to reject, replay
+# and commit.
 IDEMPOTENT: Final = "IdempotentWrite"
 TRANSACTIONAL: Final = "TransactionalWrite"
 RIGHTS: Final = (READ, WRITE, CREATE, DELETE, DESCRIBE, ADMIN)
@@ -160,6 +161,8 @@ class Caller(Struct, eq=False):
             group = group_of(name)
             if group is None:
                 return kind == GROUP and is_granted(self.scopes, kind, name, right)
+            if right == DELETE and name == retries_of(group):  # also with `delete` on the group
+                return any(self.may(GROUP, group, each) for each in (WRITE, DELETE))
             kind, name = GROUP, group
             right = right if right in (READ, DESCRIBE) else WRITE
         return is_granted(self.scopes, kind, name, right)
@@ -242,6 +245,13 @@ def writes_somewhere(scopes: Iterable[Scope]) -> bool:
     return any(
         scope.kind in (STREAM, TOPIC) and (WRITE in scope.rights or ADMIN in scope.rights)
         for scope in scopes
+    )
+
+
+def writes_as_group(scopes: Iterable[Scope]) -> bool:
+    """Return True if one of the scopes lets its holder write as a group."""
+    return any(
+        scope.kind == GROUP and (WRITE in scope.rights or ADMIN in scope.rights) for scope in scopes
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from semel.model.rights import CLUSTER, IDEMPOTENT, TRANSACTIONAL
 from semel.wire.problems import Entry
 
 
@@ -12,7 +13,10 @@ def print_thing(kind: str, name: str) -> str:
 
 def _forbidden(outcome: Any) -> str:
     thing = print_thing(outcome.kind, outcome.name)
-    return f"the caller does not have the right {outcome.right!r} on {thing}"
+    message = f"the caller does not have the right {outcome.right!r} on {thing}"
+    if outcome.right in (IDEMPOTENT, TRANSACTIONAL):
+        message += f"; a token that also has the scope {CLUSTER}:{outcome.right} has it"
+    return message
 
 
 ACCESS_REFUSALS: Final = (

@@ -79,9 +79,11 @@ from semel.model.rights import (
     WRITE,
     Caller,
     Scope,
+    dead_letters_of,
     is_granted,
     make_caller,
     parse_scope,
+    retries_of,
 )
 from semel.model.topic_commands import CloseTopic, DeleteTopic
 from tests.unit.machine.builders import append, bury, claim, create, dense, fork
@@ -542,6 +544,37 @@ def test_a_writer_has_the_rights_on_the_cluster_unless_they_are_strict(
 def test_who_writes_to_no_stream_registers_nothing() -> None:
     caller = make_caller("me", (parse_scope("stream:s:read"),))
     assert refuse(world().state, Register(0), caller) == Forbidden(IDEMPOTENT, CLUSTER, "")
+
+
+# R3
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_worker_of_a_group_needs_no_right_on_the_cluster_unless_rights_are_strict(
+    is_strict: bool,
+) -> None:
+    scopes = (parse_scope("group:g:write"), parse_scope("stream:r:read"))
+    worker = make_caller("me", scopes, is_strict=is_strict)
+    state, missing = world().state, Forbidden(IDEMPOTENT, CLUSTER, "")
+    expected = missing if is_strict else None
+    moved = (PositionMove("g", "r", 0),)
+    assert refuse(state, Register(0), worker) == expected
+    assert refuse(state, one_shot(positions=moved), worker) == expected
+    for more in (Register(0, "q"), one_shot(listed=(("u", 1),)), one_shot(sink=SINK_TAG)):
+        assert refuse(state, more, worker) == missing
+    reader = make_caller("me", (parse_scope("group:g:read"), parse_scope("stream:r:read")))
+    for command in (Register(0), one_shot(positions=moved)):
+        assert refuse(state, command, reader) == missing
+
+
+# R3
+def test_a_worker_of_a_group_appends_only_to_streams_of_its_groups() -> None:
+    worker = make_caller("me", (parse_scope("group:g:write"), parse_scope("stream:s:read")))
+    for path in (dead_letters_of("g"), retries_of("g")):
+        assert refuse(world().state, one_shot((path, b"x")), worker) is None
+    assert refuse(world().state, one_shot(("s", b"x")), worker) == Forbidden(WRITE, STREAM, "s")
+    for path in (dead_letters_of("h"), retries_of("h"), "__semel/audit", "r"):
+        assert refuse(world().state, one_shot((path, b"x")), worker) == (
+            StreamRefused(path, NotFound())
+        )
 
 
 # R4

@@ -36,6 +36,7 @@ from semel.model.rights import (
     replays_of,
     retries_of,
     scope_problem,
+    writes_as_group,
     writes_somewhere,
 )
 
@@ -201,6 +202,30 @@ def test_a_writer_is_idempotent_unless_rights_are_strict(
     assert make_caller("p", granted).is_idempotent is is_lax
     assert make_caller("p", granted, is_strict=True).is_idempotent is is_strict
     assert writes_somewhere(granted) is (is_lax and scope != "cluster:admin")
+
+
+# R3
+@pytest.mark.parametrize(
+    ("scope", "is_worker"),
+    [
+        ("group:g:write", True),
+        ("group:g*:admin", True),
+        ("group:g:read,delete", False),
+        ("stream:*:write", False),
+    ],
+)
+def test_who_may_write_as_a_group_is_a_worker(scope: str, is_worker: bool) -> None:
+    assert writes_as_group(scopes(scope)) is is_worker
+
+
+# R7
+def test_the_retries_of_a_group_are_deleted_with_the_right_to_delete_it() -> None:
+    deleter = make_caller("p", scopes("group:g:delete"))
+    assert deleter.may(STREAM, retries_of("g"), DELETE)
+    assert not deleter.may(STREAM, retries_of("g2"), DELETE)
+    assert not deleter.may(STREAM, dead_letters_of("g"), DELETE)
+    assert make_caller("p", scopes("group:g:write")).may(STREAM, retries_of("g"), DELETE)
+    assert not make_caller("p", scopes("group:g:read")).may(STREAM, retries_of("g"), DELETE)
 
 
 # ---- scopes as text ------------------------------------------------------------------------------
