@@ -1,11 +1,4 @@
-"""The errors that the client raises. `semel.errors` shows their tree and is the public module.
-
-Every error has these attributes:
-
-- `code`: a stable identifier of the error, for programs.
-- `message`: a description of the error, for people.
-- `advice`: what to do next.
-- `applied`: "no" if the request had no effect, "unknown" if it may have had an effect.
+"""The errors that the client raises. `semel.errors`, the public module, shows their tree.
 
 The codes and the advice for the server's refusals are in `semel.wire.refusal_table`.
 """

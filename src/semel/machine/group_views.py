@@ -6,7 +6,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from semel.machine.growth_limits import GrowthLimits
+from semel.machine.generations import GrowthLimits
 from semel.machine.positions import stored_position
 from semel.machine.rows import MemberRow, PositionRow, ShareRow
 from semel.machine.state import State, Stream

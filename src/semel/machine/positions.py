@@ -19,7 +19,7 @@ from semel.machine.events import (
     SinkRebound,
     SnapshotPinned,
 )
-from semel.machine.growth_limits import Growths
+from semel.machine.generations import Growths, refuse_generation
 from semel.machine.pending import owner_key
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow, TxnRow
 from semel.machine.state import State, Stream, Txn, add_position, drop_owner
@@ -27,7 +27,6 @@ from semel.machine.streams import find_by_path
 from semel.model.commands import Metadata, PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
-from semel.model.outcomes_groups import GroupIsShared, IllegalGeneration
 from semel.model.outcomes_txn import (
     BY_DELETION,
     BY_INCARNATION,
@@ -220,34 +219,6 @@ def refuse_held(
         return None
     holder = state.by_txn[number].row
     return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)  # A6, A15
-
-
-def refuse_generation(
-    state: State,
-    stream: Stream,
-    move: PositionMove | NamedPosition,
-    *,
-    growths: Growths,
-    by_operator: bool = False,
-) -> Refusal | None:
-    """Return a refusal if a move must come from another member of the group, otherwise None.
-
-    If a member of the group owns the stream, only that member can move the position, and only with
-    the epoch at which it owns the stream (table G in `docs/reference/groups.md`).
-    """
-    if not state.shares and move.member is None:
-        return None
-    share, path = state.shares.get(move.group), stream.row.path
-    row = None if share is None else share.streams.get(stream.row.number)
-    if move.member is None:
-        is_owned = share is not None and share.members and row is not None and row.owner is not None
-        return GroupIsShared(move.group, path) if is_owned and not by_operator else None  # G4
-    if share is None or row is None:
-        return IllegalGeneration(move.group, path, 0, move.member_epoch)  # G3
-    is_owner = (row.owner, row.epoch) == (move.member, move.member_epoch)
-    if is_owner and move.member in share.members:
-        return growths.of(move.group).refuse(stream, move)  # G1
-    return IllegalGeneration(move.group, path, row.epoch, move.member_epoch)  # G2, G3
 
 
 # ---- moves of a one-shot commit ------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Up to which offsets a group may read the partitions of topics that have grown.
+"""Who may move the position of a group whose members share work, and how far.
+
+Only the member that owns a stream may move the position in it: table G of
+`docs/reference/groups.md`.
 
 If a topic grows, keys move to other partitions. So messages after the growth may only be read in a
 partition when the group has read all messages before it in the other partitions that its members
@@ -11,6 +14,8 @@ from itertools import islice
 from semel.machine.rows import NamedPosition, PositionRow, TopicRow
 from semel.machine.state import State, Stream
 from semel.model.commands import PositionMove
+from semel.model.outcomes import Refusal
+from semel.model.outcomes_groups import GroupIsShared, IllegalGeneration
 from semel.model.outcomes_txn import BY_GROWTH, PositionConflict
 
 _NEVER_MOVED = PositionRow(0, 0)
@@ -117,6 +122,34 @@ class Growths:
         if limits is None:
             limits = self._by_group[group] = GrowthLimits(self._state, group)
         return limits
+
+
+def refuse_generation(
+    state: State,
+    stream: Stream,
+    move: PositionMove | NamedPosition,
+    *,
+    growths: Growths,
+    by_operator: bool = False,
+) -> Refusal | None:
+    """Return a refusal if a move must come from another member of the group, otherwise None.
+
+    If a member of the group owns the stream, only that member can move the position, and only with
+    the epoch at which it owns the stream (table G in `docs/reference/groups.md`).
+    """
+    if not state.shares and move.member is None:
+        return None
+    share, path = state.shares.get(move.group), stream.row.path
+    row = None if share is None else share.streams.get(stream.row.number)
+    if move.member is None:
+        is_owned = share is not None and share.members and row is not None and row.owner is not None
+        return GroupIsShared(move.group, path) if is_owned and not by_operator else None  # G4
+    if share is None or row is None:
+        return IllegalGeneration(move.group, path, 0, move.member_epoch)  # G3
+    is_owner = (row.owner, row.epoch) == (move.member, move.member_epoch)
+    if is_owner and move.member in share.members:
+        return growths.of(move.group).refuse(stream, move)  # G1
+    return IllegalGeneration(move.group, path, row.epoch, move.member_epoch)  # G2, G3
 
 
 def _stored(stream: Stream, group: str) -> PositionRow:
