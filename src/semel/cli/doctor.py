@@ -40,7 +40,7 @@ from semel.cli.read_only import (
 from semel.cli.space import SegmentUse, print_segments, segment_uses, space_text
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import disk_failed
-from semel.journal.identity import read_identity
+from semel.journal.identity import SHARED_FORMAT_VERSION, NewerFormat, read_identity
 from semel.journal.lmdb_store import has_content
 from semel.journal.recovery import INTERRUPTED, check_new
 from semel.journal.segments import segment_lsn
@@ -221,6 +221,11 @@ class Overview(Struct):
     segments: list[SegmentUse] | None = None  # only if they were requested
     checks: list[Check] = []
 
+    @property
+    def is_newer(self) -> bool:
+        """True if a newer version of semel has written the directory. It cannot be verified."""
+        return (self.format_version or 0) > SHARED_FORMAT_VERSION
+
     def _corrupt(self, name: str, message: str) -> None:
         self.is_corrupt = True
         self.checks.append(Check(name, "fail", message))
@@ -239,6 +244,9 @@ class Overview(Struct):
             identity = read_identity(disk)
         except FileNotFoundError:
             self._add_no_identity(disk, path)
+        except NewerFormat as error:
+            self.format_version = error.version
+            self.checks.append(Check("format", "fail", str(error)))
         except CorruptData as error:
             self._corrupt("format", str(error))
         else:
@@ -339,8 +347,8 @@ def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json:
 
     Changes no data. A server can use the directory during the check.
 
-    The exit code is 65 if the data is corrupt, 66 if there is no such data directory, 69 if
-    something that semel needs is missing, and 74 if a file cannot be read.
+    The exit code is 65 if the data is corrupt or has a newer format, 66 if there is no such data
+    directory, 69 if something that semel needs is missing, and 74 if a file cannot be read.
     """
     if (is_deep or is_listed) and data is None:
         option = "--verify" if is_deep else "--segments"
@@ -357,7 +365,7 @@ def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json:
             if is_listed:
                 overview.add_space(data, is_quiet=is_json)
             checks.extend(overview.checks)
-            if is_deep:
+            if is_deep and not overview.is_newer:
                 report = _verify(data, overview, is_quiet=is_json)
         except OSError as error:
             raise disk_failed(f"{error.filename or data}: cannot be read", error.errno) from error
@@ -372,7 +380,7 @@ def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json:
 
 
 def _exit_code(checks: list[Check], overview: Overview | None, report: Report | None) -> int:
-    if overview is not None and overview.is_corrupt:
+    if overview is not None and (overview.is_corrupt or overview.is_newer):
         return EXIT_CORRUPT
     if report is not None and not report.is_sound:
         return EXIT_CORRUPT

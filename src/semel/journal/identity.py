@@ -38,6 +38,19 @@ _FILE_BYTES: Final = _GENERATION_AT + _CHECKSUM_BYTES
 _LONG_FILE_BYTES: Final = _FILE_BYTES + _GENERATION_BYTES
 
 
+class NewerFormat(CorruptData):
+    """A newer version of semel has written the directory. The data is not damaged."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"a newer version of semel has written this directory, in the format {version}, and"
+            f" this one reads the formats {FORMAT_VERSION} to {SHARED_FORMAT_VERSION}. The data is"
+            " not damaged: install that version or a later one",
+            file=IDENTITY_NAME,
+        )
+        self.version = version
+
+
 class Identity(Struct, frozen=True):
     """The identity of a directory, and its generation: 1, or the time of the last restore.
 
@@ -68,8 +81,8 @@ def write_identity(disk: Disk, identity: Identity) -> None:
 def read_identity(disk: Files) -> Identity:
     """Return the identity of a directory.
 
-    Raises CorruptData if the identity file is damaged, or if the directory has an unknown format.
-    Also raises OSError.
+    Raises CorruptData if the identity file is damaged, and NewerFormat if this version of semel
+    does not read the format of the directory. Also raises OSError.
     """
     with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
         data = file.read(0, _LONG_FILE_BYTES + 1)
@@ -78,13 +91,10 @@ def read_identity(disk: Files) -> Identity:
     if not is_whole or crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
     version = body[len(_MAGIC)]
-    is_known = FORMAT_VERSION <= version <= SHARED_FORMAT_VERSION
-    if not body.startswith(_MAGIC) or not is_known:
-        raise CorruptData(
-            "the format of the directory is unknown; this semel reads the formats"
-            f" {FORMAT_VERSION} to {SHARED_FORMAT_VERSION}",
-            file=IDENTITY_NAME,
-        )
+    if not body.startswith(_MAGIC) or version < FORMAT_VERSION:
+        raise CorruptData("the identity is not that of semel's data", file=IDENTITY_NAME)
+    if version > SHARED_FORMAT_VERSION:
+        raise NewerFormat(version)
     generation = int.from_bytes(body[_GENERATION_AT:], "little") or FIRST_GENERATION
     return Identity(body[_ID_AT:_GENERATION_AT], generation, version)
 

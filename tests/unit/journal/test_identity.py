@@ -8,6 +8,7 @@ from semel.journal.identity import (
     IDENTITY_NAME,
     SHARED_FORMAT_VERSION,
     Identity,
+    NewerFormat,
     raise_generation,
     read_identity,
     require_access_format,
@@ -136,8 +137,21 @@ def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
                 read_identity(disk_with(bytes(flipped)))
 
 
-@pytest.mark.parametrize("version", [0, 4, 255])
-def test_another_format_is_refused(version: int) -> None:
+@pytest.mark.parametrize("version", [4, 255])
+def test_a_newer_format_is_refused_and_not_called_damage(version: int) -> None:
     body = b"semel data\n" + bytes([version]) + ID
-    with pytest.raises(CorruptData, match="reads the formats 1 to 3"):
+    with pytest.raises(NewerFormat, match="reads the formats 1 to 3") as refused:
         read_identity(disk_with(body + crc32c(body).to_bytes(4, "little")))
+    assert refused.value.version == version
+    assert f"a newer version of semel has written this directory, in the format {version}" in str(
+        refused.value
+    )
+    assert "not damaged" in str(refused.value)
+
+
+@pytest.mark.parametrize("start", [b"semel data\n\0", b"other data\n\1"])
+def test_what_is_no_identity_is_refused(start: bytes) -> None:
+    body = start + ID
+    with pytest.raises(CorruptData, match="the identity is not that of semel's data") as refused:
+        read_identity(disk_with(body + crc32c(body).to_bytes(4, "little")))
+    assert not isinstance(refused.value, NewerFormat)
