@@ -34,7 +34,7 @@
     │   │   └── GroupIsShared    a member of the group owns the stream
     │   ├── GroupNotFound · GroupInUse · UnknownMember
     │   ├── TopicNotFound · TopicConflict · PartitionNotFound · TooFewPartitions · KeysWouldMove
-    │   ├── PartitionsChanged    the topic has grown to `partitions` since the client hashed a key
+    │   ├── PartitionsChanged    the topic has other `partitions` than the client hashed a key for
     │   ├── IsTopic · StreamInTopic   the call is not for a topic, or not for a partition of one
     │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
     │   ├── SinkRefused          a sink's commit conflicts with an earlier commit

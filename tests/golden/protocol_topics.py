@@ -34,7 +34,8 @@ def messages_go_to_partitions(ask: Sender) -> None:
     parts = b"SMT1\2\0\0\0"
     for place in (0, 1):
         parts += place.to_bytes(4, "little") + len(body).to_bytes(4, "little") + body
-    grouped = {"Content-Type": "application/vnd.semel.topic-batch", "Topic-Partitions": "2"}
+    form = "application/vnd.semel.topic-batch"
+    grouped = {"Content-Type": form, "Topic-Partitions": "2;partitioner=crc32"}
     ask("POST", "/v1/topics/sales", parts, grouped)
     for _ in range(2):
         ask("POST", "/v1/topics/sales", [1], {**_JSON, **fields(dense("tp", 0, 0))})

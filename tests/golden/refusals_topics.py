@@ -88,6 +88,7 @@ def stream_in_topic(ask: Sender) -> None:
 @script
 def partitions_changed(ask: Sender) -> None:
     put_into(ask, "tt", topic_partitions=3)
+    put_into(ask, "tt", topic_partitions="2;partitioner=murmur2")
 
 
 @script

@@ -27,8 +27,9 @@ def name() -> str:
     return fresh("topic")
 
 
-def place(key: str | bytes, partitions: int, partitioner: str = "crc32") -> int:
+def place(key: str | bytes | None, partitions: int, partitioner: str = "crc32") -> int:
     """Return the partition of a key."""
+    assert key is not None
     raw = key.encode() if isinstance(key, str) else key
     return HASHES[partitioner](raw) % partitions
 
@@ -190,6 +191,49 @@ def test_a_client_that_knows_the_old_number_of_partitions_regroups(
     receipt = topic.append_many(KEYS, keys=KEYS)
     assert [part.partition for part in receipt.parts] == sorted({place(key, 8) for key in KEYS})
     assert len(list(topic.read())) == 2 * len(KEYS)
+
+
+@pytest.mark.parametrize("count", [8, 5])
+def test_a_client_that_knows_an_earlier_topic_with_this_name_regroups(
+    server: Server, name: str, count: int
+) -> None:
+    with Client(server.url) as old, Client(server.url) as new:
+        topic, after = old.topic(name, 8, JSON), new.topic(name)
+        with topic.producer(linger_ms=0) as producer:
+            producer.append(0, key="a")
+            producer.flush()
+            topic.append(0, key="a")
+            after.delete()
+            after.create(count, JSON, partitioner="murmur2")
+            receipts = [topic.append(1, key=key) for key in KEYS]
+        many = topic.append_many([2] * len(KEYS), keys=KEYS)
+        with topic.producer(fresh("p")) as producer, old.transaction() as txn:
+            for key in KEYS:
+                producer.append(3, key=key)
+                txn.append(name, 4, key=key)
+        wanted = [place(key, count, "murmur2") for key in KEYS]
+        assert [each.partition for each in receipts] == wanted
+        assert {each.partition for each in many.parts} == set(wanted)
+        for message in after.read():
+            assert message.partition == place(message.key, count, "murmur2")
+        assert sum(1 for _ in after.read()) == 4 * len(KEYS)
+
+
+def test_a_producer_continues_with_another_topic_of_the_same_name(
+    server: Server, name: str
+) -> None:
+    with Client(server.url) as old, Client(server.url) as new:
+        topic, after = old.topic(name, 8, JSON), new.topic(name)
+        topic.describe()
+        producer = topic.producer(linger_ms=0)
+        after.delete()
+        after.create(8, JSON, partitioner="murmur2")
+        with producer:
+            for number, key in enumerate(KEYS):
+                producer.append(number, key=key)
+        for message in after.read():
+            assert message.partition == place(message.key, 8, "murmur2")
+        assert sorted(message.value for message in after.read()) == list(range(len(KEYS)))
 
 
 def test_a_growth_needs_permission_to_move_keys(client: Any, name: str) -> None:

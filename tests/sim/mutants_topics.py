@@ -161,6 +161,16 @@ def hash_with_the_count_of_the_client() -> Any:
     )
 
 
+def hash_with_the_partitioner_of_the_client() -> Any:
+    """A client that has grouped with another partitioner is not refused."""
+    real = topic_append._refuse_partitions
+    return patch.object(
+        topic_append,
+        "_refuse_partitions",
+        lambda row, command: real(row, replace(command, partitioner=None)),
+    )
+
+
 def take_partitions_that_do_not_exist() -> Any:
     """A partition beyond the last one is taken for one of those that exist."""
     real = topic_append.decide_append_topic
@@ -376,6 +386,7 @@ TOPIC_MUTANTS: tuple[Callable[[], Any], ...] = (
     append_only_to_the_first_partition,
     take_a_frame_for_one_chunk,
     hash_with_the_count_of_the_client,
+    hash_with_the_partitioner_of_the_client,
     take_partitions_that_do_not_exist,
     hash_every_topic_with_crc32,
     ignore_the_hint,

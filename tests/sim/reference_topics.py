@@ -385,8 +385,9 @@ class Topics:
     def _bad_parts(self, topic: Topic, c: AppendTopic) -> Outcome | None:
         """Check the partitions that the client has selected, and check 14."""
         count = len(topic.partitions)
-        if c.partitions not in (None, count):
-            return topic_out.PartitionsChanged(count)
+        is_other = c.partitioner is not None and c.partitioner != topic.partitioner
+        if is_other or c.partitions not in (None, count):
+            return topic_out.PartitionsChanged(count, topic.partitioner)
         named = [n for n, _ in c.parts] + ([] if c.partition is None else [c.partition])
         for partition in named:
             if partition >= count:

@@ -278,6 +278,9 @@ class TopicWorkload:
         is_json = stream is not None and stream.is_json
         bodies, keys = self._messages(is_json)
         counted = self._often(count, count + 1, max(1, count - 1), rate=0.93)
+        if rng.random() < 0.5:  # a client that says with what partitioner it has grouped
+            partitioner = self._often(partitioner, "crc32", "murmur2", rate=0.95)
+            command = replace(command, partitioner=partitioner)
         luck = rng.random()
         if luck < 0.4:
             parts = self._grouped(bodies, keys, counted, partitioner, is_json)

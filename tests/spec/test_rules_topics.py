@@ -553,6 +553,8 @@ def test_any_text_is_a_key_in_the_form_of_rfc_8187(topic: Topic, key: str) -> No
         {"topic_partitions": "0"},
         {"topic_partitions": "three"},
         {"topic_partitions": "1001"},
+        {"topic_partitions": "3;partitioner=md5"},
+        {"topic_partitions": "3;seed=1"},
         {"stream_closed": "true"},
         {"stream_seq": "a"},
         {"if_match": offset_of(0)},
@@ -561,9 +563,7 @@ def test_any_text_is_a_key_in_the_form_of_rfc_8187(topic: Topic, key: str) -> No
 )
 def test_headers_that_cannot_be_are_400(topic: Topic, headers: dict[str, str]) -> None:
     answer = topic.post(b"x", **headers)
-    assert answer.status in (400, 409), answer
-    if answer.status == 409:
-        assert (headers, answer.code) == ({"topic_partitions": "0"}, "partitions_changed")
+    assert answer.status == 400, answer
     assert answer.json["applied"] == "no"
     assert topic.tails == [0, 0, 0]
 
@@ -776,6 +776,18 @@ def test_a_count_that_is_not_the_topics_is_409_and_stores_nothing(topic: Topic) 
     assert topic.tails == [0, 0, 0]
     right = topic.post(b"x", topic_partitions=3)
     assert right.status == 200
+
+
+def test_a_partitioner_that_is_not_the_topics_is_409_and_stores_nothing(topic: Topic) -> None:
+    body = grouped([b"a", b"b"], 3)
+    murmur2 = "3;partitioner=murmur2"
+    answer = topic.post(body, content_type=TOPIC_BATCH, topic_partitions=murmur2)
+    assert refusal(answer) == (409, "partitions_changed")
+    assert (answer.json["partitions"], answer.json["partitioner"]) == (3, "crc32")
+    assert refusal(topic.post(b"x", topic_partitions=murmur2)) == (409, "partitions_changed")
+    assert topic.tails == [0, 0, 0]
+    for value in ("3;partitioner=crc32", "3"):
+        assert topic.post(body, content_type=TOPIC_BATCH, topic_partitions=value).status == 200
 
 
 def test_a_topic_batch_needs_the_count(topic: Topic) -> None:

@@ -58,7 +58,7 @@ _AFTER_REPEATS: Final = (
 
 
 class EncodeAgain(Exception):
-    """The media type was learned, or it or the number of partitions has changed.
+    """The media type was learned, or it or the partitions of the topic have changed.
 
     Nothing was applied.
     """
@@ -219,6 +219,7 @@ class AppendLane:
                 self._limited_until = self._clock() + LIMIT_PAUSE_SECONDS
             else:  # perhaps another client has switched dedup off and on, or replaced the stream
                 yield from self.calls.head()
+            batch.regroup(self.calls.grouper)
         batch.is_posted = True
         body = batch.body(self.calls.grouper)
         return (yield from self.calls.post(*body, conditions, batch.fields))

@@ -336,9 +336,10 @@ class StreamInTopic(Refused):
 
 
 class PartitionsChanged(Refused):
-    """The topic has other `partitions` than those for which the client has selected them."""
+    """The topic has other `partitions`, or another `partitioner`, than the client has assumed."""
 
-    partitions = Fact(int, "partitions")  # the present number
+    partitions = Fact(int, "partitions")
+    partitioner = Fact(str, "partitioner")
 
 
 class PartitionNotFound(Refused):

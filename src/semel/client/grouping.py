@@ -16,19 +16,20 @@ from semel.wire.bodies import encode_batch, encode_parts
 
 
 class Grouped(Struct, frozen=True, gc=False):
-    """Messages that are grouped for a topic with this number of `partitions`.
+    """Messages that are grouped for a topic with this number of `partitions` and `partitioner`.
 
     `places` has the partition of each message.
     """
 
     body: bytes
     partitions: int
+    partitioner: str
     places: Sequence[int]
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """The header of the request that says for how many partitions the messages are grouped."""
-        return (("Topic-Partitions", str(self.partitions)),)
+        """The header of the request that says for what topic the messages are grouped."""
+        return (("Topic-Partitions", f"{self.partitions};partitioner={self.partitioner}"),)
 
 
 class Grouper:
@@ -43,26 +44,38 @@ class Grouper:
     """
 
     def __init__(self, partitioner: str, partitions: int, turn: int | None = None) -> None:
-        if partitioner not in HASHES:
-            raise NotSupported(f"this client does not know the partitioner {partitioner!r}")
+        _check_partitioner(partitioner)
         self.partitioner = partitioner
         self.partitions = partitions
-        self._hash = HASHES[partitioner]
         self._turn = randbelow(partitions) if turn is None else turn
 
     def copy(self) -> "Grouper":
         """Return a grouper of its own for a producer."""
         return Grouper(self.partitioner, self.partitions)
 
-    def note_refusal(self, error: PartitionsChanged, refused: Grouped | None) -> None:
-        """Record how many partitions the topic has, according to the refusal of an append.
+    def learn(self, partitions: int, partitioner: str) -> None:
+        """Record what the topic is now. Another topic can have been created with its name.
 
-        Raises `error` if it does not say so, or if the append was grouped for this number.
+        Raises NotSupported if this client does not know the partitioner.
         """
-        partitions = error.partitions
-        if partitions is None or refused is None or partitions == refused.partitions:
+        _check_partitioner(partitioner)
+        self.partitions, self.partitioner = partitions, partitioner
+
+    def note_refusal(self, error: PartitionsChanged, refused: Grouped | None) -> None:
+        """Record what the topic is, according to the refusal of an append.
+
+        Raises `error` if it does not say so, or if the append was grouped for just such a topic.
+        """
+        partitions, partitioner = error.partitions, error.partitioner
+        if partitions is None or partitioner is None or refused is None:
             raise error
-        self.partitions = partitions
+        if (partitions, partitioner) == (refused.partitions, refused.partitioner):
+            raise error
+        self.learn(partitions, partitioner)
+
+    def groups_as(self, grouped: Grouped) -> bool:
+        """Return True if messages that are grouped now get the same partitions for their keys."""
+        return (self.partitions, self.partitioner) == (grouped.partitions, grouped.partitioner)
 
     def group(
         self,
@@ -91,14 +104,14 @@ class Grouper:
             parts = {places[0]: _encode(content_type, messages, extras)}
         else:
             parts = _split(content_type, messages, extras, places)
-        return Grouped(encode_parts(parts), partitions, places)
+        return Grouped(encode_parts(parts), partitions, self.partitioner, places)
 
     def _places(
         self, partitions: int, count: int, keys: Sequence[bytes | None] | None
     ) -> list[int]:
         if keys is None:
             return [self._next_turn(partitions)] * count
-        hash_key = self._hash
+        hash_key = HASHES[self.partitioner]
         if None not in keys:
             return [hash_key(key) % partitions for key in keys if key is not None]
         turn = self._next_turn(partitions)
@@ -107,6 +120,11 @@ class Grouper:
     def _next_turn(self, partitions: int) -> int:
         self._turn = turn = (self._turn + 1) % partitions
         return turn
+
+
+def _check_partitioner(partitioner: str) -> None:
+    if partitioner not in HASHES:
+        raise NotSupported(f"this client does not know the partitioner {partitioner!r}")
 
 
 def _split(

@@ -176,6 +176,14 @@ class AppendBatch(Struct, eq=False):
     def waiting(self) -> list[PendingAppend]:
         return [append for append in self.appends if append.state is AppendState.SENT]
 
+    def regroup(self, grouper: Grouper | None) -> None:
+        """Let `body` group the messages again if the topic has changed.
+
+        Call this only if the request is certainly not stored.
+        """
+        if self.grouped is not None and not (grouper and grouper.groups_as(self.grouped)):
+            self.grouped = self.encoded = None
+
     def encode(self, content_type: str) -> None:
         """Encode the only append of this batch. Raises what `PendingAppend.encode` raises."""
         (append,) = self.appends
@@ -183,7 +191,7 @@ class AppendBatch(Struct, eq=False):
         self.content_type = content_type
 
     def body(self, grouper: Grouper | None = None) -> tuple[str, bytes]:
-        """Return the media type and the body of the request. They never change.
+        """Return the media type and the body of the request. Only `regroup` changes them.
 
         `grouper` groups the messages by the partitions of a topic. It is None for a stream. With an
         idempotency key the server groups, so that it recognises a repeat after a growth.

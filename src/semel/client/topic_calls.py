@@ -4,10 +4,11 @@ A topic is a set of streams, its partitions. `TopicCalls` has the same calls for
 stream, so that plain appends, producers and transactions write to a topic as they write to a
 stream. What is different:
 
-1. The client groups messages by partition, and sends for how many partitions it did so. If the
-   topic has another number, nothing is stored, and the client groups and sends them again.
-2. A repeat of a request that may have been stored has the same groups, even if the number of
-   partitions has changed: the server first looks for the repeat, and then at the number.
+1. The client groups messages by partition, and sends for how many partitions and with what
+   partitioner it did so. If the topic has another number, or another topic with its name has
+   another partitioner, nothing is stored, and the client groups and sends them again.
+2. A repeat of a request that may have been stored has the same groups, even if the topic has
+   changed: the server first looks for the repeat, and then compares the groups.
 3. With an idempotency key, the server groups, because the same call can be repeated after the topic
    has grown, and must then be recognised.
 """
@@ -219,11 +220,10 @@ class TopicCalls(StreamCalls):
 
     def _learn_topic(self, response: Response) -> TopicInfo:
         info = decoded(response, TopicInfo)
-        grouper = self.grouper
-        if grouper is None or grouper.partitioner != info.partitioner:
+        if self.grouper is None:
             self.grouper = Grouper(info.partitioner, info.partition_count)
         else:
-            grouper.partitions = info.partition_count
+            self.grouper.learn(info.partition_count, info.partitioner)
         common = stream_info(info)
         self._learn(common)
         self._appended = common.next_offset

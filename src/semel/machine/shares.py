@@ -51,11 +51,14 @@ def load_share(state: "State", key: tuple[int, str], row: ShareRow) -> None:
 
 
 def load_shares(state: "State") -> None:
-    """Compute the derived data of all groups. Those with members are unsettled."""
+    """Compute the derived data of all groups. Those with members or owners are unsettled.
+
+    An owner can be gone: a transaction that has ended meanwhile has held the stream for it.
+    """
     for group, share in state.shares.items():
         for member in share.members.values():
             watch_for(state, group, share, member)
-        if share.members:
+        if share.members or any(row.owner is not None for row in share.streams.values()):
             state.unsettled.add(group)
 
 

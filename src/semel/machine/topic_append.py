@@ -104,7 +104,11 @@ def _decide_simple(state: State, command: AppendTopic) -> Decision | None:
         return None
     row, tail, extras = topic.topic, topic.tail, batch.extras
     partitions = row.partitions
-    if tail.is_closed or tail.is_deleted or command.partitions not in (None, len(partitions)):
+    if tail.is_closed or tail.is_deleted:
+        return None
+    if command.partitions not in (None, len(partitions)):
+        return None
+    if command.partitioner not in (None, row.partitioner):
         return None
     key_bytes = len(extras) - _ONE_KEY.size
     if not extras:
@@ -194,8 +198,9 @@ def _refuse_parts(topic: Stream, command: AppendTopic) -> str | None:
 
 def _refuse_partitions(row: TopicRow, command: AppendTopic) -> Refusal | None:
     count = len(row.partitions)
-    if command.partitions not in (None, count):
-        return PartitionsChanged(count)  # T12
+    is_same = command.partitioner in (None, row.partitioner)
+    if command.partitions not in (None, count) or not is_same:
+        return PartitionsChanged(count, row.partitioner)  # T12
     chosen = [partition for partition, _ in command.parts]
     if command.partition is not None:
         chosen.append(command.partition)

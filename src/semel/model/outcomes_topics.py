@@ -103,10 +103,14 @@ class TopicConflict(Refusal, frozen=True, gc=False):
 
 
 class PartitionsChanged(Refusal, frozen=True, gc=False):
-    """The client has selected partitions for another number of partitions than the topic has."""
+    """The client has selected partitions for another number of them, or with another partitioner.
+
+    `partitions` and `partitioner` are those of the topic.
+    """
 
     code = "partitions_changed"
     partitions: int
+    partitioner: str
 
 
 class NoSuchPartition(Refusal, frozen=True, gc=False):

@@ -69,9 +69,10 @@ class AppendTopic(OnTopic, frozen=True, gc=False):
     """Append messages to the partitions of a topic. All of them are stored, or none is.
 
     The messages are in `batch`, and the server selects their partitions, or in `parts`, and the
-    client has selected them for a topic with `partitions` partitions. The keys are in the extras of
-    the batches. With `partition`, all messages of `batch` go to that partition. `hint` selects the
-    partition of messages without a key, modulo the number of partitions.
+    client has selected them for a topic with `partitions` partitions and this `partitioner`. Each
+    of the two can be None: it is then not compared. The keys are in the extras of the batches. With
+    `partition`, all messages of `batch` go to that partition. `hint` selects the partition of
+    messages without a key, modulo the number of partitions.
 
     `body_error`, `producer`, `key` (an idempotency key) and `transaction` are as in `Append`.
     """
@@ -83,6 +84,7 @@ class AppendTopic(OnTopic, frozen=True, gc=False):
     partition: int | None = None
     hint: int | None = None
     partitions: int | None = None
+    partitioner: str | None = None
     producer: "ProducerTag | None" = None
     key: str | None = None
     transaction: "TxnTag | None" = None

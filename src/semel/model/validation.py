@@ -104,6 +104,7 @@ from semel.model.names import (
     is_optional_name,
     is_optional_number,
 )
+from semel.model.partitioners import HASHES
 from semel.model.policies import DeletePolicy, SetPolicy, invalid_policy_field
 from semel.model.producer_commands import (
     CountHour,
@@ -415,7 +416,8 @@ def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
 
 def _in_append_topic(command: AppendTopic) -> str | None:
     batch, transaction = command.batch, command.transaction
-    is_placed = command.partition or command.hint or command.partitions or command.parts
+    is_counted = command.partitions or command.partitioner
+    is_placed = command.partition or command.hint or is_counted or command.parts
     is_plain = command.producer is None and command.key is None and transaction is None
     # The most frequent command. The whole check would look at nothing but the name.
     if batch is not None and batch.count == 1 and is_plain and not (batch.lengths or is_placed):
@@ -431,6 +433,7 @@ def _in_append_topic(command: AppendTopic) -> str | None:
         ("parts", partitions == sorted(set(partitions)) and count <= BATCH_MESSAGES_MAX),
         ("partitions", not is_grouped or command.partitions is not None),
         ("partition", all(map(is_number, numbers))),
+        ("partitioner", command.partitioner is None or command.partitioner in HASHES),
     )
     if field is not None:
         return field

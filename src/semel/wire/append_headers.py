@@ -1,4 +1,4 @@
-"""Parses the headers that name the producer and the transaction of an append.
+"""Parses the headers of an append: its producer, its transaction, and how a topic is grouped.
 
 As in `headers.py`, the functions raise MalformedRequest for a malformed value.
 """
@@ -14,8 +14,10 @@ from semel.model.limits import (
     EXPIRES_MS_MIN,
     PRODUCER_ID_BYTES_MAX,
     SESSION_BYTES_MAX,
+    TOPIC_PARTITIONS_MAX,
     TXN_ID_BYTES_MAX,
 )
+from semel.model.partitioners import HASHES
 from semel.wire.headers import (
     STRICT,
     Headers,
@@ -32,6 +34,7 @@ from semel.wire.problems import bad_header, bad_request
 _EXTENDED: Final = re.compile(r"(?i:UTF-8)''((?:[A-Za-z0-9!#$&+\-.^_`|~]|%[0-9A-Fa-f]{2})*+)")
 _ESCAPED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+TOPIC_PARTITIONS: Final = "topic-partitions"
 PRODUCER_ID_RULE: Final = (
     f"must have 1 to {PRODUCER_ID_BYTES_MAX} bytes as UTF-8, without control characters"
 )
@@ -223,3 +226,28 @@ def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | 
         raise bad_request("transaction_headers_incomplete", message)
     is_strict = is_strict or read_flag(headers, STRICT)
     return TxnTag(name, epoch, read_number(headers, "transaction-seq"), is_strict)
+
+
+# ---- topics --------------------------------------------------------------------------------------
+
+
+def read_grouping(headers: Headers) -> tuple[int | None, str | None]:
+    """Return the number of partitions for which the client has grouped, and the partitioner.
+
+    The header is an item of RFC 9651, such as `8;partitioner=murmur2`. The parameter can be absent.
+    """
+    value = headers.get(TOPIC_PARTITIONS)
+    if value is None:
+        return None, None
+    count, *parameters = value.split(";")
+    number = to_canonical(count)
+    if number is None or not 0 < number <= TOPIC_PARTITIONS_MAX:
+        reason = f"must be an integer from 1 to {TOPIC_PARTITIONS_MAX}, without leading zeros"
+        raise bad_header(TOPIC_PARTITIONS, reason)
+    if not parameters:
+        return number, None
+    name, _, partitioner = parameters[0].lstrip(" ").partition("=")
+    if len(parameters) > 1 or name != "partitioner" or partitioner not in HASHES:
+        known = " or ".join(f"partitioner={each}" for each in sorted(HASHES))
+        raise bad_header(TOPIC_PARTITIONS, f"can have one parameter, {known}")
+    return number, partitioner

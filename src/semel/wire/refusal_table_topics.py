@@ -90,11 +90,12 @@ TOPIC_REFUSALS: Final = (
         409,
         outcome="PartitionsChanged",
         message=(
-            "the partitions were selected for another number of partitions; the topic has"
-            " {0.partitions}. Nothing was stored"
+            "the partitions were selected for another number of partitions or with another"
+            " partitioner; the topic has {0.partitions} partitions and the partitioner"
+            " {0.partitioner}. Nothing was stored"
         ),
         error="PartitionsChanged",
-        advice="select the partitions again for the present number, and send the messages again",
+        advice="select the partitions again, as the topic is now, and send the messages again",
     ),
     Entry(
         "partition_not_found",

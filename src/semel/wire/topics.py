@@ -28,9 +28,11 @@ from semel.model.policies import DedupSource
 from semel.model.steps import Steps, finish
 from semel.model.topic_commands import AppendTopic, CloseTopic, CreateTopic, GrowTopic
 from semel.wire.append_headers import (
+    TOPIC_PARTITIONS,
     names_producer,
     parse_producer,
     parse_transaction,
+    read_grouping,
     speaks_x,
 )
 from semel.wire.bodies import BadFormat, decode_batch_steps, decode_parts_steps
@@ -72,7 +74,6 @@ from semel.wire.schema.topics import (
 _FORBIDDEN: Final = ("stream-seq", "if-match", "stream-closed")
 _PARTITION: Final = "stream-partition"
 _HINT: Final = "topic-partition-hint"
-_PARTITIONS: Final = "topic-partitions"
 _SWITCHES: Final = {"on": True, "off": False, "inherit": None}
 _DEFAULT_SOURCE: Final = DedupSource()
 # A longer header would be refused by many clients and proxies. The document has the offsets, too.
@@ -94,6 +95,7 @@ class TopicPlan(Struct, frozen=True, gc=False):
     partition: int | None
     hint: int | None
     partitions: int | None
+    partitioner: str | None
     producer: ProducerTag | None
     key: str | None
     transaction: TxnTag | None
@@ -134,6 +136,7 @@ def plan_topic_post(
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type header")
     form = normalise(media_type)
+    partitions, partitioner = read_grouping(headers)
     is_named = producer is None or names_producer(headers)
     plan = TopicPlan(
         name=name,
@@ -143,7 +146,8 @@ def plan_topic_post(
         pointer=read_pointer(headers),
         partition=read_canonical(headers, _PARTITION, TOPIC_PARTITIONS_MAX - 1),
         hint=read_number(headers, _HINT),
-        partitions=read_canonical(headers, _PARTITIONS, TOPIC_PARTITIONS_MAX),
+        partitions=partitions,
+        partitioner=partitioner,
         producer=producer,
         key=key,
         transaction=parse_transaction(headers, is_strict=is_strict),
@@ -170,7 +174,7 @@ def _check_combination(plan: TopicPlan, form: str) -> None:
     if form != TOPIC_BATCH:
         return
     if plan.partitions is None:
-        raise bad_header(_PARTITIONS, f"is required with {TOPIC_BATCH}")
+        raise bad_header(TOPIC_PARTITIONS, f"is required with {TOPIC_BATCH}")
     for name, value in ((_PARTITION, plan.partition), (_HINT, plan.hint)):
         if value is not None:
             raise bad_header(name, f"cannot be combined with {TOPIC_BATCH}")
@@ -201,6 +205,7 @@ def topic_append_of(
         plan.partition,
         plan.hint,
         plan.partitions,
+        plan.partitioner,
         tag,
         plan.key,
         plan.transaction,
@@ -270,6 +275,7 @@ def _append(plan: TopicPlan, content: _Content, now_ms: int, seq: bytes) -> Appe
         partition=plan.partition,
         hint=plan.hint,
         partitions=plan.partitions,
+        partitioner=plan.partitioner,
         producer=tag,
         key=plan.key,
         transaction=plan.transaction,

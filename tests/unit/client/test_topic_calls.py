@@ -82,8 +82,8 @@ def stored(*parts: tuple[int, int, int], duplicate: bool = False) -> Response:
     return document({"topic": "orders", "duplicate": duplicate, "parts": entries})
 
 
-def changed(partitions: int) -> Response:
-    return problem(409, "partitions_changed", partitions=partitions)
+def changed(partitions: int, partitioner: str = "crc32") -> Response:
+    return problem(409, "partitions_changed", partitions=partitions, partitioner=partitioner)
 
 
 def topic(wanted: TopicConfig | None = None) -> TopicCalls:
@@ -128,7 +128,7 @@ def test_every_message_is_in_the_partition_of_its_key(
     grouper = Grouper(partitioner, partitions)
     messages = [b"%d" % index for index in range(len(keys))]
     grouped = grouper.group(JSON, messages, keyed(*keys))
-    assert grouped.fields == (("Topic-Partitions", str(partitions)),)
+    assert grouped.fields == (("Topic-Partitions", f"{partitions};partitioner={partitioner}"),)
     for key, place in zip(keys, grouped.places, strict=True):
         if key is not None:
             assert place == HASHES[partitioner](key) % partitions
@@ -329,7 +329,7 @@ def test_an_append_is_grouped_by_the_client() -> None:
     )
     _, send = played.sends
     assert fields_of(send.request)["Content-Type"] == TOPIC_BATCH
-    assert fields_of(send.request)["Topic-Partitions"] == "3"
+    assert fields_of(send.request)["Topic-Partitions"] == "3;partitioner=crc32"
     a, b = (HASHES["crc32"](key) % 3 for key in (b"a", b"b"))
     assert parts_of(send.request.body or b"") == {a: (2, [b"a", b"a"]), b: (1, [b"b"])}
     assert [part.partition for part in played.result.parts] == [0, 2]
@@ -344,8 +344,8 @@ def test_after_a_growth_the_messages_are_grouped_again() -> None:
         calls.append(list(range(10)), PLAIN, keyed(*keys)), [changed(7), stored((0, 0, 10))]
     )
     first, second = played.sends
-    assert fields_of(first.request)["Topic-Partitions"] == "3"
-    assert fields_of(second.request)["Topic-Partitions"] == "7"
+    assert fields_of(first.request)["Topic-Partitions"] == "3;partitioner=crc32"
+    assert fields_of(second.request)["Topic-Partitions"] == "7;partitioner=crc32"
     wanted = Counter(HASHES["crc32"](key) % 7 for key in keys)
     got = {place: count for place, (count, _) in parts_of(second.request.body or b"").items()}
     assert got == wanted
@@ -357,6 +357,27 @@ def test_a_refusal_with_the_same_number_is_not_sent_for_ever() -> None:
     replies = [changed(4 + number) for number in range(20)]
     with pytest.raises(errors.PartitionsChanged):
         play(known_topic(3).append([1], PLAIN, NO_EXTRAS), *replies)
+
+
+def test_a_topic_with_another_partitioner_is_learned_from_a_refusal() -> None:
+    keys = (b"a", b"b", b"c", b"d")
+    calls = known_topic(3)
+    played = Played(
+        calls.append(list(range(4)), PLAIN, keyed(*keys)),
+        [changed(3, "murmur2"), stored((0, 0, 4))],
+    )
+    _, second = played.sends
+    assert fields_of(second.request)["Topic-Partitions"] == "3;partitioner=murmur2"
+    wanted = Counter(HASHES["murmur2"](key) % 3 for key in keys)
+    got = {place: count for place, (count, _) in parts_of(second.request.body or b"").items()}
+    assert got == wanted
+    with pytest.raises(errors.PartitionsChanged):
+        play(calls.append([1], PLAIN, NO_EXTRAS), changed(3, "murmur2"))
+    with pytest.raises(errors.NotSupported, match="md5"):
+        play(calls.append([1], PLAIN, NO_EXTRAS), changed(3, "md5"))
+    no_facts = problem(409, "partitions_changed", partitions=9)
+    with pytest.raises(errors.PartitionsChanged):
+        play(calls.append([1], PLAIN, NO_EXTRAS), no_facts)
 
 
 def test_with_an_idempotency_key_the_server_groups() -> None:
@@ -376,7 +397,8 @@ def test_a_transaction_uses_the_same_sequence_for_the_regrouped_messages() -> No
     calls = known_topic(2)
     played = Played(txn.append(calls, [1], keyed(b"a")), [changed(5), stored((1, 0, 1))])
     assert [fields_of(send.request)["Producer-Seq"] for send in played.sends] == ["0", "0"]
-    assert [fields_of(send.request)["Topic-Partitions"] for send in played.sends] == ["2", "5"]
+    grouped = [fields_of(send.request)["Topic-Partitions"] for send in played.sends]
+    assert grouped == ["2;partitioner=crc32", "5;partitioner=crc32"]
     again = Played(txn.append(calls, [2], keyed(b"a")), [stored((1, 1, 2))])
     assert fields_of(again.sends[0].request)["Producer-Seq"] == "1"
 
@@ -430,4 +452,30 @@ def test_after_a_refusal_the_batch_is_encoded_again() -> None:
     assert again is not None
     played = hand.play(again, stored((HASHES["crc32"](b"a") % 8, 0, 1)))
     (send,) = played.sends
-    assert fields_of(send.request)["Topic-Partitions"] == "8"
+    assert fields_of(send.request)["Topic-Partitions"] == "8;partitioner=crc32"
+
+
+def test_a_batch_whose_producer_is_refused_is_grouped_again_for_the_topic_as_it_is() -> None:
+    hand = TopicHand(known_topic(3))
+    hand.append(1, keys=[b"a"])
+    batch, _ = hand.lane.take(hand.now)
+    assert batch is not None
+    refusal = problem(403, "PRODUCER_FENCED", current_epoch=4)
+    place = HASHES["murmur2"](b"a") % 9
+    other = state(9, partitioner="murmur2", incarnation="j")
+    played = hand.play(batch, refusal, other, stored((place, 0, 1)))
+    first, _, second = played.sends
+    assert fields_of(first.request)["Topic-Partitions"] == "3;partitioner=crc32"
+    assert fields_of(second.request)["Topic-Partitions"] == "9;partitioner=murmur2"
+    assert list(parts_of(second.request.body or b"")) == [place]
+
+
+def test_a_batch_keeps_its_groups_if_the_topic_is_the_same() -> None:
+    hand = TopicHand(known_topic(3))
+    hand.append(1, keys=[None])
+    batch, _ = hand.lane.take(hand.now)
+    assert batch is not None
+    refusal = problem(403, "PRODUCER_FENCED", current_epoch=4)
+    played = hand.play(batch, refusal, state(3), stored((0, 0, 1)))
+    first, _, second = played.sends
+    assert first.request.body == second.request.body

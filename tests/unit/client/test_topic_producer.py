@@ -156,7 +156,7 @@ def test_a_body_has_a_part_for_each_partition() -> None:
     encoder = encoder_of()
     batch = batch_of(encoder, b"a", b"b", None, b"a")
     fields = dict(encoder.fields(batch))
-    assert fields == {"Content-Type": TOPIC_BATCH, "Topic-Partitions": "4"}
+    assert fields == {"Content-Type": TOPIC_BATCH, "Topic-Partitions": "4;partitioner=crc32"}
     parts = parts_of(batch.body)
     assert sum(count for count, _ in parts.values()) == 4
     for place, (_, keys) in parts.items():
@@ -232,9 +232,9 @@ def test_a_body_is_grouped_again_only_for_another_number() -> None:
     encoder = encoder_of(4)
     old = batch_of(encoder, b"a").body
 
-    def refused(partitions: int | None) -> PartitionsChanged:
+    def refused(partitions: int | None, partitioner: str = "crc32") -> PartitionsChanged:
         facts = {} if partitions is None else {"partitions": partitions}
-        return PartitionsChanged("changed", facts=facts)
+        return PartitionsChanged("changed", facts=facts | {"partitioner": partitioner})
 
     assert not encoder.regroup(refused(4), old)
     assert not encoder.regroup(refused(None), old)
@@ -243,3 +243,9 @@ def test_a_body_is_grouped_again_only_for_another_number() -> None:
     new = batch_of(encoder, b"a").body
     assert isinstance(new, GroupedBody)
     assert new.grouped.partitions == 6
+    assert not encoder.regroup(refused(6, "md5"), new)
+    assert not encoder.regroup(refused(6), new)
+    assert encoder.regroup(refused(6, "murmur2"), new)
+    last = batch_of(encoder, b"a")
+    assert dict(encoder.fields(last))["Topic-Partitions"] == "6;partitioner=murmur2"
+    assert list(parts_of(last.body)) == [HASHES["murmur2"](b"a") % 6]

@@ -449,6 +449,16 @@ def test_a_held_stream_stays_with_a_member_that_is_gone_until_it_is_decided() ->
     assert row(machine, "s0") == ShareRow("m2", 2, starts=0, counted_version=1)
 
 
+# G6
+def test_a_stream_that_nobody_holds_any_more_is_taken_from_a_gone_member_after_a_restart() -> None:
+    machine = holding_machine(expire("m1"), commit("x"))
+    assert row(machine, "s0").owner == "m1"
+    assert reloaded(machine.state).unsettled == {"g"}
+    machine.execute(rebalance())
+    assert row(machine, "s0").owner is None
+    assert reloaded(machine.state).unsettled == set()
+
+
 def test_a_held_stream_is_not_taken_from_a_slow_member() -> None:
     machine = holding_machine(join("m2", "s0"))
     assert row(machine, "s0").is_revoking

@@ -177,12 +177,37 @@ def test_a_client_can_select_the_partitions() -> None:
 def test_partitions_that_are_not_there_are_refused() -> None:
     machine = topic_machine()
     batch = Batch(b"1")
-    assert unchanged(machine, append_parts((0, batch), of=5)) == PartitionsChanged(4)
-    assert unchanged(machine, append_topic((b"k", b"1"), partitions=5)) == PartitionsChanged(4)
+    changed = PartitionsChanged(4, "crc32")
+    assert unchanged(machine, append_parts((0, batch), of=5)) == changed
+    assert unchanged(machine, append_topic((b"k", b"1"), partitions=5)) == changed
     assert unchanged(machine, append_parts((0, batch), (4, batch))) == NoSuchPartition(4, 4)
     machine.execute(grow(partitions=5))
-    assert unchanged(machine, append_parts((0, batch))) == PartitionsChanged(5)
+    assert unchanged(machine, append_parts((0, batch))) == PartitionsChanged(5, "crc32")
     assert machine.execute(append_parts((4, batch), of=5)) == stored((4, 0, 1))
+
+
+# T12
+def test_partitions_that_another_partitioner_has_selected_are_refused() -> None:
+    machine = topic_machine(create_topic("u", partitioner="murmur2"))
+    grouped = replace(append_parts((0, Batch(b"1"))), partitioner="murmur2")
+    assert unchanged(machine, grouped) == PartitionsChanged(4, "crc32")
+    assert unchanged(machine, replace(grouped, path="u", partitioner="crc32")) == PartitionsChanged(
+        4, "murmur2"
+    )
+    assert machine.execute(replace(grouped, path="u")) == stored((0, 0, 1))
+    single = append_topic((b"k", b"1"), partitions=4, partitioner="murmur2")
+    assert unchanged(machine, single) == PartitionsChanged(4, "crc32")
+    partition = crc32(b"k") % 4
+    assert machine.execute(replace(single, partitioner="crc32")) == stored((partition, 0, 1))
+
+
+# T12, T14
+def test_a_repeat_is_recognised_in_whatever_way_it_was_grouped() -> None:
+    machine = topic_machine()
+    command = replace(append_parts((0, Batch(b"1"))), producer=dense(0), partitioner="crc32")
+    first = machine.execute(command)
+    again = unchanged(machine, replace(command, partitioner="murmur2"))
+    assert again == replace(first, is_duplicate=True)
 
 
 def test_extras_go_with_their_messages() -> None:
@@ -223,9 +248,11 @@ def test_the_checks_of_partitions_come_after_those_of_the_producer() -> None:
     machine = topic_machine(append_topic((b"k", b"1"), by=dense(0)))
     wrong = append_topic((b"k", b"1"), by=dense(5), partitions=9)
     assert isinstance(unchanged(machine, wrong), SequenceGap)
-    assert unchanged(machine, append_topic(error="no", partitions=9)) == PartitionsChanged(4)
+    assert unchanged(machine, append_topic(error="no", partitions=9)) == PartitionsChanged(
+        4, "crc32"
+    )
     assert unchanged(machine, append_topic((b"k", b"1"), by=dense(1), partitions=9)) == (
-        PartitionsChanged(4)
+        PartitionsChanged(4, "crc32")
     )
 
 

@@ -122,6 +122,7 @@ def append_topic(
     hint: int | None = None,
     partition: int | None = None,
     partitions: int | None = None,
+    partitioner: str | None = None,
     error: str | None = None,
 ) -> AppendTopic:
     """Return an append of messages with keys; the server selects their partitions."""
@@ -136,6 +137,7 @@ def append_topic(
         partition,
         hint,
         partitions,
+        partitioner,
         by,
         key,
         txn,

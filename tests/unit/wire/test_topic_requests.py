@@ -141,6 +141,29 @@ def test_the_partition_is_chosen_by_hand_or_by_a_hint() -> None:
     assert posted(topic_partitions="9").partitions == 9
 
 
+def test_a_client_says_for_what_topic_it_has_grouped() -> None:
+    bare = posted(topic_partitions="9")
+    assert (bare.partitions, bare.partitioner) == (9, None)
+    for value in ("9;partitioner=murmur2", "9; partitioner=murmur2"):
+        command = posted(topic_partitions=value)
+        assert (command.partitions, command.partitioner) == (9, "murmur2")
+    parts = posted(PARTS, **{**GROUPED, "topic_partitions": "4;partitioner=crc32"})
+    assert (parts.partitions, parts.partitioner) == (4, "crc32")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("0", "01", "1001", "9 ", "9,9", "9.0", "-1", "9;", ";partitioner=crc32"),
+        *("9;partitioner", "9;partitioner=", "9;partitioner=md5", "9;partitioner=?1"),
+        *("9;other=crc32", "9;partitioner=crc32;x", "9;partitioner =crc32"),
+        *("9;Partitioner=crc32", '9;partitioner="crc32"', "9;partitioner=crc32,9"),
+    ],
+)
+def test_another_value_for_that_is_refused(value: str) -> None:
+    assert refused(post(topic_partitions=value)) == (400, "invalid_header")
+
+
 def test_producers_keys_and_transactions_are_those_of_a_stream() -> None:
     tag = posted(producer_id="p", producer_mode="sparse", producer_seq="3-5").producer
     assert tag == ProducerTag("p", 3, 5, None, None, SPARSE)

@@ -397,6 +397,11 @@ class DedupCheck:
         self.is_due = False
         self.is_in_flight = False
 
+    def note(self, ack: BatchAck) -> None:
+        """Record where an acknowledged batch ends. A batch in a topic has no such offset."""
+        if not ack.parts:
+            self.stored_until = ack.next_offset or self.stored_until
+
     def require(self) -> None:
         """Make the check due, because it is unknown whether a batch was stored."""
         self.is_due = self._is_semel

@@ -28,8 +28,8 @@ These rules ensure that every message is stored exactly once:
    stream is still open, an earlier instance has stored the messages without closing the stream.
    Then a batch without messages closes the stream. If that batch is refused because the stream is
    already closed, the producer has nothing left to do.
-8. A batch for another number of partitions than the topic has is encoded and sent again. The server
-   compares the numbers after it has looked for a repeat, so no attempt was stored.
+8. A batch that is grouped for a topic with other partitions is encoded and sent again. The server
+   compares them after it has looked for a repeat, so no attempt was stored.
 """
 
 from collections import deque
@@ -410,8 +410,7 @@ class ProducerCore:
 
     def _settle(self) -> None:
         while self._unsettled and (ack := self._unsettled[0].ack) is not None:
-            if not ack.parts:  # an offset in a partition is not one of the topic
-                self._check.stored_until = ack.next_offset or self._check.stored_until
+            self._check.note(ack)
             self.acks.acknowledge(ack, self._unsettled.popleft())
 
     def _refused(

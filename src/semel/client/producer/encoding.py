@@ -212,11 +212,11 @@ class TopicEncoder(BodyEncoder):
         return replace(response, status=_DUPLICATE) if answer.duplicate else response
 
     def regroup(self, error: PartitionsChanged, body: bytes) -> bool:
-        """Learn the number of partitions from a refusal. Return False if it cannot be right."""
+        """Learn from a refusal how the topic groups. Return False if it cannot be right."""
         assert isinstance(body, GroupedBody)
-        if body.grouped.partitions == self._grouper.partitions:
+        if self._grouper.groups_as(body.grouped):
             try:
                 self._grouper.note_refusal(error, body.grouped)
-            except PartitionsChanged:
+            except (PartitionsChanged, NotSupported):
                 return False
         return True
