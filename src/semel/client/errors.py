@@ -68,10 +68,7 @@ class StreamRestored(Refused):
 
 
 class StreamExists(Refused):
-    """The stream already exists with the same configuration.
-
-    For a topic: the paths of its partitions are in use or reserved. `paths` has them.
-    """
+    """The stream exists with the same configuration. For a topic: its `paths` are not free."""
 
     code = "stream_exists"
     advice = "pass exist_ok=True to accept an existing stream; for a topic, choose another name"
