@@ -40,6 +40,11 @@ class AsyncConsumer(AsyncIterator[Message]):
     `await message.reject(reason)`, or passes it to `await txn.commit_message(message)`. Messages
     that are not committed are delivered again, to the next owner of their stream. If the consumer
     has lost a stream, commits of its messages raise IllegalGeneration, and nothing is stored.
+
+    A message that crashes its members becomes a dead letter only if each message is committed
+    before the next one is taken: otherwise it is not known which one has done it. Threads and tasks
+    can share a consumer. Then one of them can get nothing for a while, until such a message of
+    another one is committed.
     """
 
     def __init__(
