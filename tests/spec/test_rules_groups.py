@@ -120,6 +120,7 @@ def test_the_heartbeat_is_a_third_of_the_session_timeout(server: Server, group: 
         {"streams": ["s"], "instance": 7},
         {"streams": ["s"], "member": "mine"},
         {"streams": [f"s{n}" for n in range(1_001)]},
+        {"patterns": [f"s{n}/*" for n in range(101)]},
         [],
     ],
 )

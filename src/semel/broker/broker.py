@@ -26,7 +26,7 @@ from semel.broker.durable_view import (
 from semel.broker.endings import Endings
 from semel.broker.guard import Guard, ignore
 from semel.broker.lookups import Lookups, decide_at_once
-from semel.broker.memberships import Memberships
+from semel.broker.memberships import FORMAT_EVENTS, Memberships
 from semel.broker.producer_timers import ProducerLives
 from semel.broker.timers import Deadlines, Expiry, Hours
 from semel.broker.worker import DecisionTurns
@@ -214,6 +214,9 @@ class Broker:
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
+        if type(event) in FORMAT_EVENTS and not self.memberships.allow_sharing():
+            self._release(reply, DiskFull())
+            return True
         # EO-3. The frame is added and the state is changed in one step. The reply waits.
         state, appender = self.state, self._appender
         time_ms = now_ms if now_ms > state.time_ms else state.time_ms  # as `State.frame_time`

@@ -16,6 +16,7 @@ from typing import Final, Self, TypeVar
 
 from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
+from semel.broker.memberships import TICK_MS
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.surveys import SpaceSurvey, SurveyTurns
 from semel.broker.timers import ClockWatch
@@ -85,8 +86,9 @@ class Engine:
             reserve_bytes=settings.reserve_bytes,
         )
         self._read_turns = ReadTurns(self._loop)
-        submit, allow_sharing = self.broker.submit, directory.allow_sharing
-        self._group_turns = GroupTurns(self._loop, self._act, submit, allow_sharing)
+        self.broker.memberships.allow_sharing = directory.allow_sharing
+        submit, search = self.broker.submit, self.broker.guard.search_steps
+        self._group_turns = GroupTurns(self._loop, self._act, submit, search)
         self._clock_watch = ClockWatch()
         self._is_flush_due = self._is_writing = self._is_committing = self._needs_reserve = False
         self._sync_seconds = 0.0
@@ -138,6 +140,7 @@ class Engine:
         gc.set_threshold(_GC_ALLOCATIONS)
         self._timers.every(self.settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._timers.every(self.settings.sweep_interval_ms / 1000, self._sweep)
+        self._timers.every(TICK_MS / 1000, self.broker.memberships.clock.watch(self._loop.time))
         self._timers.every(_ROOM_RETRY_SECONDS, self._look_for_room)
         self._checkpoint_worker.do(self._directory.store.check_rest, lambda _: None)
         self._flush_soon()

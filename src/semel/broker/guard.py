@@ -16,6 +16,7 @@ from semel.broker.lookups import Lookups
 from semel.machine import Decision, State
 from semel.machine.access import decide_owners, may_take, refuse
 from semel.machine.append import decide_append
+from semel.machine.groups import shared_streams_max
 from semel.machine.needs import refuse_reserved
 from semel.machine.streams import decide_trim
 from semel.model.access_commands import ChangeOwner, CreateToken, RevokeToken
@@ -33,10 +34,13 @@ from semel.model.commands import (
     TxnCall,
 )
 from semel.model.errors import ReadFailed
+from semel.model.group_commands import JoinGroup
 from semel.model.limits import KIB, MIB
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.rights import ADMIN, CLUSTER, RESERVED, TRANSACTION, Caller, Scope, print_scope
+from semel.model.steps import Steps
+from semel.model.validation import find_invalid_field
 
 Reply = Callable[[Outcome], None]
 AUDIT: Final = f"{RESERVED}audit"
@@ -156,6 +160,18 @@ class Guard:
         if refusal is not None:
             self.on_refusal(caller, refusal)
         return refusal
+
+    def search_steps(self, command: JoinGroup, caller: Caller | None) -> Steps[None] | None:
+        """Return the steps that find the streams which the patterns of a join match.
+
+        Return None if they are known, or if the join will be refused.
+        """
+        state = self._state
+        if find_invalid_field(command) or not state.patterns.must_search(command.patterns):
+            return None
+        if caller is not None and refuse(state, command, caller, {}) is not None:
+            return None
+        return state.patterns.search_steps(command.patterns, shared_streams_max(state))
 
     def is_owner(self, caller: Caller, kind: str, name: str) -> bool:
         """Return True if a caller owns a registration, a transaction id or a sink."""

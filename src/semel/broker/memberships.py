@@ -2,7 +2,8 @@
 
 A heartbeat writes no frame. When a member was last heard, and since when a stream is to be
 released, is measured by the monotonic clock of the process, as all timeouts are (see `timers.py`).
-After a restart every timeout starts again. So a member can expire late, but never early.
+After a restart every timeout starts again, and time in which the event loop stood still does not
+count: see `LoopClock`. So a member can expire late, but never early.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,16 +15,56 @@ from msgspec import Struct
 from semel.broker.timers import CHECKS_PER_RESULT, QUEUE_SLACK, MonotonicMs
 from semel.machine import Event
 from semel.machine.events import Decided, PositionsMoved
-from semel.machine.shared_events import GroupChanged, GroupForgotten
+from semel.machine.shared_events import GroupChanged, GroupForgotten, TopicAdded
 from semel.machine.state import State
 from semel.model.group_commands import ExpireMember, RebalanceGroup, TakeStream
 
 REBALANCE_MS: Final = 1_000  # the time between two rebalances of a group that no member requests
 _SUSPECTS_MAX: Final = 100  # streams that a member can say it processes alone
+TICK_MS: Final = 250  # the time between two calls of `LoopClock.tick`
+_TICK_LATE_MS: Final = 2 * TICK_MS
+FORMAT_EVENTS: Final = frozenset({TopicAdded, GroupChanged})  # older versions would ignore them
 WAITS_MAX: Final = 16_384  # heartbeats that wait for a change of their group
 
 K = TypeVar("K", tuple[str, str], tuple[str, int])
 Notice = tuple[Callable[[str], None], str]  # a function to call with a group, when it is durable
+
+
+# ---- the clock -----------------------------------------------------------------------------------
+
+
+class LoopClock:
+    """A monotonic clock that stands still while the event loop does.
+
+    While the loop is busy with one thing for long, or the process is stopped, the requests of
+    members wait in their connections. Their sessions must not end before these have been read. The
+    loop calls `tick` every TICK_MS. If the next call comes more than twice this time later, the
+    clock stands still from then on until the call. Without `watch`, nothing is left out.
+    """
+
+    def __init__(self, monotonic_ms: MonotonicMs) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._loop_seconds: Callable[[], float] = lambda: 0.0
+        self._lost_ms = 0
+        self._due_ms = 0.0  # the latest time of the next tick, by the clock of the loop
+
+    def watch(self, loop_seconds: Callable[[], float]) -> Callable[[], None]:
+        """Begin to watch a loop by its own clock. Return `tick`, for the loop to call."""
+        self._loop_seconds = loop_seconds
+        self._due_ms = loop_seconds() * 1000 + _TICK_LATE_MS
+        return self.tick
+
+    def now_ms(self) -> int:
+        """Return the time, without what was left out."""
+        return self._monotonic_ms() - self._lost_ms - self._late_ms()
+
+    def _late_ms(self) -> int:
+        return max(0, int(self._loop_seconds() * 1000 - self._due_ms))
+
+    def tick(self) -> None:
+        """Record that the loop runs. It has looked at its connections before."""
+        self._lost_ms += self._late_ms()
+        self._due_ms = self._loop_seconds() * 1000 + _TICK_LATE_MS
 
 
 # ---- timeouts ------------------------------------------------------------------------------------
@@ -122,11 +163,16 @@ class Memberships:
 
     `rebalances` and `expired` count since the start of the process: the frames that changed the
     owners of streams, and the members whose session has timed out.
+
+    Before a frame with one of FORMAT_EVENTS, `allow_sharing` makes the directory ready for topics
+    and members. It returns False if the disk is too full for that.
     """
 
     def __init__(self, state: State, monotonic_ms: MonotonicMs) -> None:
         self._state = state
-        self._monotonic_ms = monotonic_ms
+        self.allow_sharing: Callable[[], bool] = lambda: True
+        self.clock: Final = LoopClock(monotonic_ms)
+        self._monotonic_ms = monotonic_ms = self.clock.now_ms
         self._sessions: Leases[tuple[str, str]] = Leases(monotonic_ms)  # (group, member)
         self._releases: Leases[tuple[str, int]] = Leases(monotonic_ms)  # (group, stream number)
         # What members process alone, as they said last. After a restart, nothing is known of it.

@@ -21,9 +21,8 @@ from semel.model.commands import EngineCommand
 from semel.model.errors import EngineError
 from semel.model.group_commands import DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams
 from semel.model.limits import MIB
-from semel.model.outcomes import DiskFull
 from semel.model.rights import Caller
-from semel.model.topic_commands import CreateTopic
+from semel.model.steps import Steps
 
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -218,11 +217,11 @@ class ReadTurns:
 
 # The commands of clients that change groups. They are executed in the order of their requests.
 _CHANGES: Final = frozenset({DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams})
-_NEED_FORMAT: Final = frozenset({CreateTopic, JoinGroup})  # older versions would ignore their rows
 _CHANGING_SECONDS_MAX: Final = 0.003
 
 Act = Callable[[Callable[[], None]], None]
 Submit = Callable[[EngineCommand, Callable[[Any], None], Caller | None], None]
+Search = Callable[[JoinGroup, Caller | None], Steps[None] | None]
 
 
 class GroupTurns:
@@ -233,23 +232,26 @@ class GroupTurns:
 
     When this time is used up, the remaining changes wait for a later turn. Each turn runs at least
     one change that waits. `act` calls a function on a later turn, and handles its errors.
-    `allow_sharing` makes the directory ready for topics and members, and returns False if the disk
-    is too full for that.
+
+    `search` returns the steps that must be done before a join, or None: see `Guard.search_steps`.
+    They are done one after another on as many turns as they need, and other changes do not wait
+    for them.
     """
 
-    commands: Final = _CHANGES | _NEED_FORMAT  # that must be submitted by `submit`
+    commands: Final = _CHANGES  # that must be submitted by `submit`
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         act: Act,
         submit: Submit,
-        allow_sharing: Callable[[], bool],
+        search: Search,
     ) -> None:
         self._loop = loop
         self._act = act
         self._submit = submit
-        self._allow_sharing = allow_sharing
+        self._search = search
+        self._searches: deque[tuple[Steps[None], Callable[[], None]]] = deque()
         self._waiting: deque[Callable[[], None]] = deque()
         self._seconds = 0.0  # the time that changes have used in this turn of the loop
         self._is_due = self._is_sweeping = False
@@ -258,12 +260,25 @@ class GroupTurns:
         self, command: EngineCommand, reply: Callable[[Any], None], caller: Caller | None
     ) -> None:
         """Execute one of the `commands`, now or on a later turn."""
-        if type(command) in _NEED_FORMAT and not self._allow_sharing():
-            reply(DiskFull())
-        elif type(command) in _CHANGES:
-            self.begin(partial(self._submit, command, reply, caller))
-        else:
-            self._submit(command, reply, caller)
+        change = partial(self._submit, command, reply, caller)
+        steps = self._search(command, caller) if isinstance(command, JoinGroup) else None
+        if steps is None:
+            self.begin(change)
+            return
+        self._searches.append((steps, change))
+        if len(self._searches) == 1:
+            self.begin(self._search_step)
+
+    def _search_step(self) -> None:
+        """Do a step of the first search that waits. After its last one, run its change."""
+        steps, change = self._searches[0]
+        try:
+            next(steps)
+        except StopIteration:
+            self._searches.popleft()
+            change()
+        if self._searches:
+            self._waiting.append(self._search_step)
 
     def begin(self, change: Callable[[], None]) -> None:
         """Run `change` now, or queue it if changes are waiting or this turn's time is used up."""
@@ -294,6 +309,7 @@ class GroupTurns:
     def drop(self) -> None:
         """Drop all queued changes without running them."""
         self._waiting.clear()
+        self._searches.clear()
         self._is_sweeping = False
 
     def _run(self, change: Callable[[], None]) -> None:

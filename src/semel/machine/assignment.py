@@ -8,15 +8,13 @@ The result is written into the event, so that a journal is replayed in the same 
 with another assignment.
 """
 
+from bisect import insort
 from collections.abc import Mapping, Set
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Final
 
 from msgspec import Struct
 
-Class = tuple[int, ...]  # indexes of the subscriptions that contain a stream
-
-_FIRST: Final = (0,)
+Class = int  # the subscriptions that contain a stream: their bits are set
 
 
 class AssignmentStep(Struct):
@@ -65,41 +63,98 @@ def plan(
     return result
 
 
+def _classes_of(sets: list[Set[int]]) -> dict[int, Class]:
+    """Return the class of each stream that one of the sets contains."""
+    if len(sets) == 1:  # most often, and faster
+        return dict.fromkeys(sets[0], 1)
+    classes: dict[int, Class] = {}
+    for index, wanted in enumerate(sets):
+        bit = 1 << index
+        for stream in wanted:
+            classes[stream] = classes.get(stream, 0) | bit
+    return classes
+
+
+class _Lowest:
+    """The members that own the fewest streams, of those that have the same set of streams."""
+
+    def __init__(self, members: list[list[str]], loads: Mapping[str, int]) -> None:
+        self._heaps = [[(loads[member], member) for member in names] for names in members]
+        self._sets: dict[int, Class] = {}  # the fewest streams of a member -> in which sets
+        for index, heap in enumerate(self._heaps):
+            heapify(heap)
+            self._sets[heap[0][0]] = self._sets.get(heap[0][0], 0) | 1 << index
+        self._loads = sorted(self._sets)
+
+    def has_below(self, kind: Class, load: int) -> bool:
+        """Return True if a member that can own streams of a class owns fewer than `load`."""
+        return any(self._sets[each] & kind for each in self._loads if each < load)
+
+    def take(self, kind: Class) -> str:
+        """Return a member with the fewest streams that can own one of a class, and count it."""
+        at = found = 0
+        while not found:
+            load = self._loads[at]
+            found = self._sets[load] & kind
+            at += 1
+        bit = found & -found
+        heap = self._heaps[bit.bit_length() - 1]
+        member = heap[0][1]
+        heapreplace(heap, (load + 1, member))
+        if heap[0][0] != load:
+            self._move(bit, load)
+        return member
+
+    def _move(self, bit: Class, load: int) -> None:
+        """Record that all members of a set own more streams than `load`, at least one more."""
+        if load + 1 not in self._sets:
+            self._sets[load + 1] = 0
+            insort(self._loads, load + 1)
+        self._sets[load + 1] |= bit
+        self._sets[load] ^= bit
+        if not self._sets[load]:
+            del self._sets[load]
+            self._loads.remove(load)
+
+
 class _Pool:
     """The numbers of streams that the members own, while a plan is made."""
 
     def __init__(self, members: list[str], subscriptions: Mapping[str, Set[int]]) -> None:
         self._loads = dict.fromkeys(members, 0)
-        distinct: dict[int, int] = {}  # the identity of a set -> its index
-        self._sets: list[Set[int]] = []
-        self._members: list[list[str]] = []
+        self._sets: list[Set[int]] = []  # those that are different
+        self._members: list[list[str]] = []  # of each of these sets
+        indexes: dict[int, int] = {}  # the identity of a set -> its index
         for member in members:
             wanted = subscriptions[member]
-            index = self._index_of(wanted, distinct)
+            index = indexes.get(id(wanted))
+            if index is None:
+                index = indexes[id(wanted)] = self._index_of(wanted)
             self._members[index].append(member)
-        self._heaps: dict[Class, list[tuple[int, str]]] = {}
+        self._classes = _classes_of(self._sets)
+        self._lowest: _Lowest | None = None
         # The streams of each class by owner. Those that can move at once are at the end.
         self._streams: dict[Class, dict[str, list[int]]] = {}
         self.planned: dict[int, str] = {}  # the next owners of streams that can move at once
 
-    def _index_of(self, wanted: Set[int], distinct: dict[int, int]) -> int:
-        index = distinct.get(id(wanted))
-        if index is None:
-            index = next((at for at, other in enumerate(self._sets) if other == wanted), -1)
-            if index < 0:
-                index = len(self._sets)
-                self._sets.append(wanted)
-                self._members.append([])
-            distinct[id(wanted)] = index
-        return index
+    def _index_of(self, wanted: Set[int]) -> int:
+        for index, other in enumerate(self._sets):
+            if other == wanted:
+                return index
+        self._sets.append(wanted)
+        self._members.append([])
+        return len(self._sets) - 1
 
     def _class_of(self, stream: int) -> Class:
-        if len(self._sets) == 1:  # most often, and faster
-            return _FIRST if stream in self._sets[0] else ()
-        return tuple(index for index, wanted in enumerate(self._sets) if stream in wanted)
+        return self._classes.get(stream, 0)
 
     def _members_of(self, kind: Class) -> list[str]:
-        return [member for index in kind for member in self._members[index]]
+        return [
+            member
+            for index, members in enumerate(self._members)
+            if kind >> index & 1
+            for member in members
+        ]
 
     def keep(self, stream: int, owner: str) -> None:
         """Count a stream that its owner keeps."""
@@ -126,33 +181,29 @@ class _Pool:
         kind = self._class_of(stream)
         if not kind:
             return
-        heap = self._heaps.get(kind)
-        if heap is None:
-            heap = self._heaps[kind] = [
-                (self._loads[member], member) for member in self._members_of(kind)
-            ]
-            heapify(heap)
-        load, member = heap[0]
-        while load != self._loads[member]:  # it has got streams of other classes
-            heapreplace(heap, (self._loads[member], member))
-            load, member = heap[0]
+        if self._lowest is None:
+            self._lowest = _Lowest(self._members, self._loads)
+        member = self._lowest.take(kind)
         self.planned[stream] = member
         self._count(kind, stream, member)
-        heapreplace(heap, (load + 1, member))
 
     def even_out(self) -> list[int]:
         """Move streams until the numbers are even. Return those that must be revoked for it."""
         revoked: list[int] = []
         is_even = False
+        lowest = _Lowest(self._members, self._loads)
         while not is_even:
             # A move in one class can make a move in another one useful.
             is_even = True
             for kind, owners in self._streams.items():
+                highest = max(self._loads[owner] for owner, streams in owners.items() if streams)
+                if not lowest.has_below(kind, highest - 1):
+                    continue
                 moved = self._even_out_class(self._members_of(kind), owners)
                 revoked += [stream for stream in moved if stream not in self.planned]
-                for stream, taker in moved.items():
-                    self.planned[stream] = taker
-                is_even = is_even and (not moved or len(self._streams) == 1)
+                self.planned.update(moved)
+                lowest = _Lowest(self._members, self._loads)
+                is_even = len(self._streams) == 1
         return revoked
 
     def _even_out_class(self, members: list[str], owners: dict[str, list[int]]) -> dict[int, str]:

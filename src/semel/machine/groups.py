@@ -5,6 +5,7 @@ comment at a check names its row in `docs/reference/groups.md`.
 """
 
 from collections.abc import Iterable, Set
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from semel.machine.events import Decision, Sections
 from semel.machine.positions import move_positions, refuse_held, stored_position
 from semel.machine.rows import GroupRow, MemberRow, ShareRow
 from semel.machine.shared_events import Assigned, GroupChanged, GroupForgotten
-from semel.machine.shares import Share, matching_streams, put_share, watch_for
+from semel.machine.shares import Share, Wanted, forget_member, names_of, put_share, watch_for
 from semel.machine.state import State, Stream
 from semel.machine.streams import find_by_path
 from semel.machine.topics import find_topic
@@ -50,22 +51,24 @@ from semel.model.rights import retries_of
 # ---- what members want ---------------------------------------------------------------------------
 
 
-def wanted_streams(state: State, group: str, share: Share | None, member: MemberRow) -> set[int]:
-    """Return the numbers of the streams that a member takes part in sharing."""
-    numbers = {
-        stream.row.number
-        for path in member.streams
-        for stream in _present(state.by_path.get(path))
-        if stream.topic is None
-    }
+def wanted_streams(state: State, group: str, member: MemberRow) -> set[int]:
+    """Return the numbers of the streams that a member takes part in sharing.
+
+    There must have been a search for its patterns.
+    """
+    numbers = set()
+    by_path = state.by_path
+    for path in member.streams:
+        stream = by_path.get(path)
+        if stream is not None and stream.topic is None and not stream.tail.is_deleted:
+            numbers.add(stream.row.number)
     for path in member.topics:
-        for topic in _present(state.by_path.get(path)):
+        for topic in _present(by_path.get(path)):
             if topic.topic is not None:
                 numbers.update(topic.topic.partitions)
     for pattern in member.patterns:
-        known = None if share is None else share.matches.get(pattern)
-        numbers |= matching_streams(state, pattern) if known is None else known
-    for stream in _present(state.by_path.get(retries_of(group))):
+        numbers |= state.patterns.known(pattern)
+    for stream in _present(by_path.get(retries_of(group))):
         numbers.add(stream.row.number)
     return numbers
 
@@ -92,6 +95,8 @@ class _Change:
         rows = {} if self._share is None else self._share.streams
         self.members = {} if self._share is None else dict(self._share.members)
         self._rows = rows
+        self._wanted = Wanted() if self._share is None else self._share.wanted
+        self._fresh = Wanted()  # the same of a member that joins
         self._owners = {number: row.owner for number, row in rows.items() if row.owner is not None}
         self._leaving = {number for number, row in rows.items() if row.is_revoking}
         self._starts: dict[int, int] = {}  # of the streams that were taken from their owners
@@ -158,8 +163,7 @@ class _Change:
     ) -> GroupChanged | None:
         """Compute the owners, and return the event, or None if nothing changes."""
         self._free_of_strangers()
-        subscriptions = self._subscriptions()
-        self._plan(subscriptions)
+        self._plan({name: self.wanted_by(member) for name, member in self.members.items()})
         is_partial = len(self._given) + len(self._revoked) > self._moves_max
         given = self._given[: self._moves_max]
         revoked = self._revoked[: self._moves_max - len(given)]
@@ -195,23 +199,28 @@ class _Change:
             if owner not in self.members and not self.is_held(number):
                 self.free(number, is_crash=False)
 
-    def _subscriptions(self) -> dict[str, Set[int]]:
-        shared: dict[tuple[tuple[str, ...], ...], set[int]] = {}
-        result: dict[str, Set[int]] = {}
-        for name, member in self.members.items():
-            key = (member.streams, member.topics, member.patterns)
-            if key not in shared:
-                shared[key] = wanted_streams(self._state, self._group, self._share, member)
-            result[name] = shared[key]
-        return result
+    def wanted_by(self, member: MemberRow) -> set[int]:
+        """Return the streams that a member takes part in sharing. Most are known: see `Wanted`."""
+        is_member = self._share is not None and member.id in self._share.members
+        stored = self._wanted
+        kept = stored if is_member else self._fresh
+        found = kept.by_member.get(member.id)
+        if found is None:
+            names = names_of(member)
+            found = stored.by_names.get(names)
+            if found is None:
+                found = wanted_streams(self._state, self._group, member)
+            kept.by_names[names] = kept.by_member[member.id] = found
+        return found
 
     def _plan(self, subscriptions: dict[str, Set[int]]) -> None:
-        every = set().union(*subscriptions.values())
-        free = {number for number in every - self._owners.keys() if not self.is_held(number)}
-        fresh = sorted(free - self._rows.keys())
-        free.difference_update(
-            fresh[max(0, shared_streams_max(self._state) - len(self._rows)) :]
-        )  # H16
+        distinct = {id(wanted): wanted for wanted in subscriptions.values()}
+        every = set().union(*distinct.values())
+        unowned = every - self._owners.keys()
+        free = {number for number in unowned & self._rows.keys() if not self.is_held(number)}
+        room = max(0, shared_streams_max(self._state) - len(self._rows))  # H16
+        fresh = (each for each in sorted(unowned - self._rows.keys()) if not self.is_held(each))
+        free.update(islice(fresh, room))
         leaving = {
             number
             for number, owner in self._owners.items()
@@ -270,10 +279,11 @@ def decide_join(state: State, command: JoinGroup) -> Decision:
     old = _find_instance(change.members, command.instance)
     if len(change.members) - len(old) >= GROUP_MEMBERS_MAX:
         return Decision(LimitReached("group_members", GROUP_MEMBERS_MAX))
-    wanted = wanted_streams(state, command.group, share, member)
-    known = {} if share is None else share.streams
     maximum = shared_streams_max(state)
-    if len(wanted | known.keys()) > maximum:
+    known = {} if share is None else share.streams
+    is_known = state.patterns.search(command.patterns, maximum)
+    wanted = change.wanted_by(member) if is_known else set()
+    if not is_known or len(wanted | known.keys()) > maximum:
         return Decision(LimitReached("group_streams", maximum))
     for name in old:
         for number in change.remove(name, is_crash=True, suspects=command.suspects):
@@ -394,18 +404,18 @@ def apply_group_changed(
     group = event.group
     share = state.shares.get(group)
     if share is None:
-        share = state.shares[group] = Share(GroupRow(0, state.next_stream), {}, {}, {})
+        share = state.shares[group] = Share(GroupRow(0, state.next_stream), {}, {}, {}, Wanted())
     share.row = replace(share.row, version=share.row.version + 1)
     state.dirty.groups[group] = share.row
+    left = [share.members.pop(name) for name in event.left]
     for name in event.left:
-        del share.members[name]
         state.dirty.members[group, name] = None
     if event.joined is not None:
         member = event.joined
         share.members[member.id] = state.dirty.members[group, member.id] = member
         watch_for(state, group, share, member)
-    if event.left:
-        _forget_patterns(share)
+    for member in left:
+        forget_member(state, group, share, member)
     moves = [(group, number, offset) for number, offset in event.positions]
     move_positions(state, moves, time_ms)
     for number, starts in event.freed:
@@ -439,12 +449,6 @@ def _set_share(
     row = ShareRow(owner, epoch, starts=starts, counted_version=version)
     put_share(state, group, number, row)
     state.dirty.shares[number, group] = row
-
-
-def _forget_patterns(share: Share) -> None:
-    used = {pattern for member in share.members.values() for pattern in member.patterns}
-    for pattern in share.matches.keys() - used:
-        del share.matches[pattern]
 
 
 def apply_group_forgotten(

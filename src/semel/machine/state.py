@@ -57,7 +57,14 @@ from semel.machine.rows import (
     is_topic,
     tables_of,
 )
-from semel.machine.shares import Share, load_group, load_member, load_share, load_shares
+from semel.machine.shares import (
+    PatternStreams,
+    Share,
+    load_group,
+    load_member,
+    load_share,
+    load_shares,
+)
 from semel.model.commands import TXN_INLINE
 from semel.model.limits import MachineLimits
 
@@ -289,6 +296,7 @@ class State:
         "next_txn",
         "owned",
         "owners",
+        "patterns",
         "policies",
         "policy_version",
         "producer_counts",
@@ -331,6 +339,7 @@ class State:
         self.unsettled: set[str] = set()
         # The groups whose members name a stream or a topic, by its path. It can have too many.
         self.wanted: dict[str, set[str]] = {}
+        self.patterns = PatternStreams(self.by_number)
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = self.next_producer = self.next_txn = self.next_outcome = 1

@@ -14,6 +14,7 @@ from semel.model.limits import (
     INSTANCE_BYTES_MAX,
     MEMBER_ID_BYTES_MAX,
     MEMBER_LIST_MAX,
+    MEMBER_PATTERNS_MAX,
     PATH_BYTES_MAX,
     SESSION_TIMEOUT_MS_MAX,
     SESSION_TIMEOUT_MS_MIN,
@@ -148,13 +149,14 @@ def invalid_join_field(command: JoinGroup) -> str | None:
     lists = (command.streams, command.topics, command.patterns)
     timeouts = (command.session_timeout_ms, command.rebalance_timeout_ms)
     is_sized = any(lists) and max(map(len, lists)) <= MEMBER_LIST_MAX
+    is_short = len(command.patterns) <= MEMBER_PATTERNS_MAX
     return (
         invalid_member_field(command)
         or _invalid_path((*command.streams, *command.topics))
         or first_invalid(
             ("group", is_name(replays_of(command.group), GROUP_NAME_BYTES_MAX)),
             ("streams", is_sized),
-            ("patterns", all(map(is_pattern, command.patterns))),
+            ("patterns", is_short and all(map(is_pattern, command.patterns))),
             ("session_timeout_ms", all(each is None or _is_timeout(each) for each in timeouts)),
             ("instance", is_optional_name(command.instance, INSTANCE_BYTES_MAX)),
             ("start", command.start in (EARLIEST, LATEST)),

@@ -1,12 +1,11 @@
 """Patterns of stream paths.
 
 In a pattern, the segment `*` stands for exactly one segment, and the segment `**` for any number of
-segments, also none. All other segments stand for themselves: `*` inside a segment is an ordinary
-character. No pattern matches a reserved path.
+segments, also none. All other segments stand for themselves, and have no `*`. No pattern matches a
+reserved path.
 """
 
 import re
-from functools import lru_cache
 from typing import Final
 
 from semel.model.limits import PATTERN_BYTES_MAX
@@ -14,34 +13,51 @@ from semel.model.names import is_name
 from semel.model.rights import RESERVED
 
 DEEP_MAX: Final = 2
+_WILDCARDS: Final = ("*", "**")
+_ANY: Final = "\0"  # a segment that every literal segment of a pattern for children matches
 
 
-@lru_cache(maxsize=4_096)
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression that fully matches the paths that the pattern matches."""
+class Pattern:
+    """A pattern that is compiled once, to be compared with many paths.
+
+    `first` is the first segment of all paths that it matches, or None if they have different ones.
+    """
+
+    __slots__ = ("_children", "_paths", "first")
+
+    def __init__(self, text: str) -> None:
+        segments = text.split("/")
+        self.first: Final = None if segments[0] in _WILDCARDS else segments[0]
+        self._paths = _compile(segments, "/{}")
+        self._children = _compile(segments, f"/(?:{{}}|{_ANY})")
+
+    def matches(self, path: str) -> bool:
+        """Return True if the pattern matches the path."""
+        return self._paths.fullmatch("/" + path) is not None and not path.startswith(RESERVED)
+
+    def can_match_below(self, parent: str) -> bool:
+        """Return True if the pattern matches a path with one segment more than `parent`."""
+        return self._children.fullmatch(f"/{parent}/{_ANY}") is not None
+
+
+def _compile(segments: list[str], literal: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern. `literal` is that of a literal segment."""
     parts: list[str] = []
-    for segment in pattern.split("/"):
+    for segment in segments:
         if segment == "**":
             parts.append("(?:/[^/]*)*")
         elif segment == "*":
             parts.append("/[^/]*")
         else:
-            parts.append("/" + re.escape(segment))
+            parts.append(literal.format(re.escape(segment)))
     return re.compile("".join(parts))
-
-
-def matches(pattern: str, path: str) -> bool:
-    """Return True if the pattern matches the path."""
-    if path.startswith(RESERVED):
-        return False
-    return compile_pattern(pattern).fullmatch("/" + path) is not None
 
 
 def literal_prefix(pattern: str) -> str:
     """Return what all paths that match the pattern begin with."""
     literal: list[str] = []
     for segment in pattern.split("/"):
-        if segment in ("*", "**"):
+        if segment in _WILDCARDS:
             prefix = "/".join(literal)
             return f"{prefix}/" if literal and segment == "*" else prefix
         literal.append(segment)

@@ -10,8 +10,7 @@ import pytest
 from semel.broker import worker
 from semel.broker.worker import GroupTurns, Timers
 from semel.model.group_commands import JoinGroup, LeaveGroup
-from semel.model.outcomes import DiskFull
-from semel.model.topic_commands import CreateTopic
+from semel.model.steps import Steps
 
 JOIN = JoinGroup(0, "g", "m", patterns=("*",))
 LEAVE = LeaveGroup(0, "g", "m")
@@ -20,19 +19,28 @@ LEAVE = LeaveGroup(0, "g", "m")
 class Stage:
     """Changes of 1 second each: `log` has the number of the turn and the name of each change."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_room: bool = True) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, search_steps: int = 0) -> None:
         self.clock = 0.0
         self.turn = 0
         self.log: list[tuple[int, str]] = []
         monkeypatch.setattr(worker, "monotonic", lambda: self.clock)
         loop = asyncio.get_running_loop()
-        self.turns = GroupTurns(loop, self.act, self.submit, lambda: has_room)
+        self.search_steps = search_steps
+        self.turns = GroupTurns(loop, self.act, self.submit, self.search)
 
     def act(self, action: Callable[[], None]) -> None:
         action()
 
     def submit(self, command: Any, _reply: object, _caller: object) -> None:
         self.change(type(command).__name__)
+
+    def search(self, command: JoinGroup, _caller: object) -> Steps[None] | None:
+        return self.search_in_steps(command.member) if self.search_steps else None
+
+    def search_in_steps(self, name: str) -> Steps[None]:
+        for number in range(self.search_steps):
+            self.change(f"{name}{number}")
+            yield
 
     def change(self, name: str, seconds: float = 1.0) -> None:
         self.clock += seconds
@@ -109,32 +117,58 @@ def test_what_waits_is_run_or_dropped_at_the_end(monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(begin()) == ["a", "s0", "b", "s1", "u0"]
 
 
-def test_only_changes_of_groups_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_groups_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin() -> list[tuple[int, str]]:
         stage = Stage(monkeypatch)
-        topic = CreateTopic("t", 0, "i", 1)
-        for command in (JOIN, LEAVE, topic, JOIN):
+        for command in (JOIN, LEAVE, JOIN):
+            assert type(command) in GroupTurns.commands
             stage.turns.submit(command, lambda _outcome: None, None)
         await stage.pass_turns(3)
         return stage.log
 
+    assert asyncio.run(begin()) == [(0, "JoinGroup"), (1, "LeaveGroup"), (2, "JoinGroup")]
+
+
+def submit_all(stage: Stage) -> None:
+    for command in (JOIN, JoinGroup(0, "g", "n", patterns=("*",)), LEAVE):
+        stage.turns.submit(command, lambda _outcome: None, None)
+
+
+def test_a_join_searches_before_and_other_changes_do_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def begin() -> list[tuple[int, str]]:
+        stage = Stage(monkeypatch, search_steps=2)
+        submit_all(stage)
+        await stage.pass_turns(9)
+        return stage.log
+
     assert asyncio.run(begin()) == [
-        (0, "JoinGroup"),
-        (0, "CreateTopic"),
-        (1, "LeaveGroup"),
-        (2, "JoinGroup"),
+        (0, "m0"),
+        (1, "m1"),
+        (2, "LeaveGroup"),
+        (3, "JoinGroup"),
+        (4, "n0"),
+        (5, "n1"),
+        (6, "JoinGroup"),
     ]
 
 
-def test_nobody_joins_if_the_disk_is_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def begin() -> tuple[list[tuple[int, str]], list[object]]:
-        stage = Stage(monkeypatch, has_room=False)
-        outcomes: list[object] = []
-        for command in (JOIN, LEAVE):
-            stage.turns.submit(command, outcomes.append, None)
-        return stage.log, outcomes
+def test_searches_are_ended_or_dropped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin() -> list[str]:
+        stage = Stage(monkeypatch, search_steps=2)
+        submit_all(stage)
+        stage.turns.drop()
+        await stage.pass_turns(3)
+        submit_all(stage)
+        stage.turns.finish()
+        return [name for _, name in stage.log]
 
-    assert asyncio.run(begin()) == ([(0, "LeaveGroup")], [DiskFull()])
+    log = asyncio.run(begin())
+    assert log[0] == "m0"
+    assert sorted(log[1:]) == sorted(
+        ["m0", "m1", "n0", "n1", "JoinGroup", "JoinGroup", "LeaveGroup"]
+    )
 
 
 def test_timers_call_again_and_again_until_they_are_stopped() -> None:

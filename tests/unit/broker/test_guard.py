@@ -46,6 +46,7 @@ from semel.model.commands import (
     SwitchDedup,
 )
 from semel.model.errors import ReadFailed
+from semel.model.group_commands import JoinGroup
 from semel.model.outcomes import Appended, BatchTooLarge, DiskFull, Duplicate, Outcome, Refusal
 from semel.model.outcomes_access import Forbidden, ReservedPath, TokenEnded, Unauthenticated
 from semel.model.policies import DeletePolicy, SetPolicy
@@ -62,6 +63,7 @@ from semel.model.rights import (
     make_caller,
     parse_scope,
 )
+from semel.model.steps import finish
 from tests.unit.broker.bed import Bed
 
 SEED = checksum_seed(bytes(16))
@@ -528,3 +530,23 @@ def test_the_audit_keeps_the_newest_65536_records() -> None:
     bed.flush()
     assert head() == 1_024
     assert numbers(bed) == list(range(1_024, AUDIT_RECORDS_MAX + 1_024))
+
+
+# ---- searches before a join ----------------------------------------------------------------------
+
+
+def test_a_join_is_preceded_by_a_search_if_it_needs_one_and_is_allowed() -> None:
+    bed = Bed()
+    bed.execute(bed.create("a/1"))
+    guard = bed.broker.guard
+    command = JoinGroup(bed.now_ms, "g", "m", patterns=("a/*",))
+    reader = make_caller("r", (parse_scope("stream:a/*:read"), parse_scope("group:g:write")))
+    assert guard.search_steps(replace(command, patterns=("a//b",)), None) is None
+    assert guard.search_steps(replace(command, patterns=("b/*",)), reader) is None
+    assert guard.search_steps(command, reader) is not None
+    steps = guard.search_steps(command, None)
+    assert steps is not None
+    finish(steps)
+    assert bed.broker.state.patterns.known("a/*") == {1}
+    assert guard.search_steps(command, None) is None
+    assert guard.search_steps(replace(command, streams=("a/1",), patterns=()), None) is None

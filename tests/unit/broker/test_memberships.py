@@ -8,8 +8,10 @@ from semel.broker.timers import QUEUE_SLACK
 from semel.machine.group_views import MemberView, member_view
 from semel.model.commands import Begin, CommitTxn, PositionMove, ProducerOwner, SetPositions
 from semel.model.group_commands import DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams
+from semel.model.outcomes import DiskFull, NotFound
 from semel.model.outcomes_groups import GroupDeleted, Joined, Released, UnknownMember
-from semel.model.outcomes_txn import PositionsSet
+from semel.model.outcomes_topics import StreamExists
+from semel.model.outcomes_txn import PositionsSet, StreamRefused
 from semel.model.topic_commands import CreateTopic, GrowTopic
 from tests.unit.broker.bed import Bed
 
@@ -312,6 +314,87 @@ def test_a_wait_can_be_cancelled_and_their_number_is_limited(
     assert bed.broker.memberships.wait_count == 0
     join(bed, "m")
     assert log == []
+
+
+# ---- an event loop that stands still -------------------------------------------------------------
+
+
+class Stall:
+    """A bed whose clock is also that of an event loop, which calls `tick` while it runs."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.bed = bed
+        self.tick = bed.broker.memberships.clock.watch(lambda: bed.now_ms / 1000)
+
+    def run_for(self, ms: int) -> None:
+        for _ in range(ms // module.TICK_MS):
+            self.bed.now_ms += module.TICK_MS
+            self.tick()
+            self.bed.sweep()
+
+
+def test_a_heartbeat_that_waited_while_the_loop_stood_still_is_in_time(bed: Bed) -> None:
+    loop = Stall(bed)
+    join(bed, "m", timeout_ms=1_000)
+    loop.run_for(250)
+    bed.now_ms += 6_900
+    beat(bed, "m")
+    assert bed.broker.memberships.heard_ms_ago("g", "m") == 0
+    loop.tick()
+    loop.run_for(750)
+    assert len(bed.broker.memberships) == 1
+    loop.run_for(250)
+    assert (len(bed.broker.memberships), bed.broker.memberships.expired) == (0, 1)
+
+
+def test_nobody_expires_at_the_end_of_a_time_in_which_the_loop_stood_still(bed: Bed) -> None:
+    loop = Stall(bed)
+    join(bed, "m", timeout_ms=1_000)
+    join(bed, "n", timeout_ms=60_000)
+    bed.now_ms += 30_000
+    bed.sweep()
+    bed.execute(LeaveGroup(bed.now_ms, "g", "n"))
+    loop.tick()
+    bed.sweep()
+    assert len(bed.broker.memberships) == 1
+    assert bed.broker.memberships.heard_ms_ago("g", "m") == 2 * module.TICK_MS
+    loop.run_for(500)
+    assert bed.broker.memberships.expired == 1, "what was left out is not left out again"
+
+
+# ---- the format of the directory -----------------------------------------------------------------
+
+
+def test_the_format_is_raised_before_the_first_frame_of_a_topic_or_member_and_not_for_a_refusal(
+    bed: Bed,
+) -> None:
+    asked: list[int] = []
+
+    def allow_sharing() -> bool:
+        asked.append(bed.broker.end)
+        return True
+
+    bed.broker.memberships.allow_sharing = allow_sharing
+    bed.execute(bed.create("s"))
+    bed.execute(bed.append())
+    assert isinstance(bed.execute(CreateTopic("s", bed.now_ms, "i", 4)), StreamExists)
+    unknown = JoinGroup(bed.now_ms, "g", "m", ("none",))
+    assert bed.execute(unknown) == StreamRefused("none", NotFound())
+    assert asked == []
+    end = bed.broker.end
+    join(bed, "m")
+    bed.execute(CreateTopic("u", bed.now_ms, "i", 4))
+    assert len(asked) == 2
+    assert asked[0] == end, "it is raised before the frame"
+
+
+def test_nothing_is_shared_if_the_disk_has_no_space_for_the_format(bed: Bed) -> None:
+    bed.broker.memberships.allow_sharing = lambda: False
+    end = bed.broker.end
+    assert bed.execute(CreateTopic("u", bed.now_ms, "i", 4)) == DiskFull()
+    assert bed.execute(JoinGroup(bed.now_ms, "g", "m", topics=("t",))) == DiskFull()
+    assert bed.broker.end == end
+    assert bed.broker.state.shares == {}
 
 
 # ---- leases --------------------------------------------------------------------------------------

@@ -254,9 +254,10 @@ def snapshot(thing: object) -> object:
     """Copy a state, or a part of it, into comparable values. The order counts."""
     if isinstance(thing, State | Stream | Dirty):
         names = thing.__slots__ if isinstance(thing, State) else thing.__struct_fields__
-        # The versions of policies and tokens save a comparison. They are not stored.
-        # The same is true of cuts.
-        kept = [name for name in names if name not in ("policy_version", "access_version", "cuts")]
+        # The versions of policies and tokens save a comparison. They are not stored. The same is
+        # true of cuts, and of the streams that patterns match.
+        unstored = ("policy_version", "access_version", "cuts", "patterns")
+        kept = [name for name in names if name not in unstored]
         return [(name, snapshot(getattr(thing, name))) for name in kept]
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]

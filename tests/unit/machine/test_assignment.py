@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.machine.assignment import plan
+from semel.machine.assignment import _classes_of, plan
 
 MEMBERS = ["a", "b", "c", "d", "e"]
 Owners = dict[int, str]
@@ -148,3 +148,36 @@ def test_equal_sets_are_one_subscription() -> None:
     subscriptions = {name: frozenset(range(6)) for name in MEMBERS[:3]}
     owned, moved = settle(subscriptions, {})
     assert (sorted(loads(subscriptions, owned).values()), moved) == ([2, 2, 2], 0)
+
+
+@given(subscriptions_of_some, st.dictionaries(st.integers(0, 11), st.sampled_from(MEMBERS)))
+def test_a_plan_gives_to_those_with_the_fewest_streams(
+    subscriptions: Subscriptions, before: Owners
+) -> None:
+    owned = {
+        stream: owner
+        for stream, owner in before.items()
+        if stream in subscriptions.get(owner, frozenset())
+    }
+    again, moved = settle(subscriptions, owned)
+    counts = loads(subscriptions, again)
+    for stream, owner in again.items():
+        for member, wanted in subscriptions.items():
+            assert stream not in wanted or counts[owner] - counts[member] < 2
+    assert sum(again[stream] != owner for stream, owner in owned.items()) <= moved
+
+
+def test_many_members_with_different_lists_own_even_numbers() -> None:
+    streams = range(1_000)
+    subscriptions = {
+        f"m{member:03}": {stream for stream in streams if (stream * member) % 997 < 500}
+        for member in range(300)
+    }
+    classes = _classes_of(list(subscriptions.values()))
+    assert len(set(classes.values())) > 900
+    owned, _ = settle(subscriptions, {})
+    counts = loads(subscriptions, owned)
+    assert max(counts.values()) <= 5
+    for stream, owner in owned.items():
+        lowest = min(counts[each] for each, wanted in subscriptions.items() if stream in wanted)
+        assert counts[owner] - lowest < 2

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import PATTERN_BYTES_MAX
-from semel.model.patterns import is_pattern, literal_prefix, matches
+from semel.model.patterns import Pattern, is_pattern, literal_prefix
 
 MATCHES = (
     ("a", "a", True),
@@ -43,12 +43,12 @@ MATCHES = (
 
 @pytest.mark.parametrize(("pattern", "path", "is_match"), MATCHES)
 def test_a_pattern_matches_whole_segments(pattern: str, path: str, is_match: bool) -> None:
-    assert matches(pattern, path) == is_match
+    assert Pattern(pattern).matches(path) == is_match
 
 
 @pytest.mark.parametrize("pattern", ["**", "__semel/**", "*/dead/g", "__semel/dead/g"])
 def test_no_pattern_matches_a_reserved_path(pattern: str) -> None:
-    assert not matches(pattern, "__semel/dead/g")
+    assert not Pattern(pattern).matches("__semel/dead/g")
 
 
 segments = st.sampled_from(["a", "b", "*", "**", "x.y"])
@@ -67,9 +67,27 @@ def is_match(pattern: list[str], path: list[str]) -> bool:
 
 @given(patterns, paths)
 def test_a_pattern_matches_as_segment_by_segment(pattern: str, path: list[str]) -> None:
-    is_any = matches(pattern, "/".join(path))
+    is_any = Pattern(pattern).matches("/".join(path))
     assert is_any == is_match(pattern.split("/"), path)
     assert not is_any or "/".join(path).startswith(literal_prefix(pattern))
+
+
+@given(patterns, st.lists(st.sampled_from(["a", "b", "x.y", "xzy", "*"]), min_size=1, max_size=4))
+def test_it_is_known_whether_a_pattern_can_match_a_path_below_another(
+    pattern: str, parent: list[str]
+) -> None:
+    below = any(is_match(pattern.split("/"), [*parent, last]) for last in ("a", "b", "x.y", "new"))
+    assert Pattern(pattern).can_match_below("/".join(parent)) == below
+
+
+@given(patterns, paths)
+def test_all_paths_that_a_pattern_matches_have_its_first_segment(
+    pattern: str, path: list[str]
+) -> None:
+    compiled = Pattern(pattern)
+    if compiled.first is not None and compiled.matches("/".join(path)):
+        assert path[0] == compiled.first
+    assert (compiled.first is None) == pattern.startswith("*")
 
 
 @pytest.mark.parametrize(
@@ -101,4 +119,4 @@ def test_a_pattern_has_no_empty_segment_and_few_long_wildcards(text: str, is_val
 
 def test_matching_takes_no_time_that_grows_exponentially() -> None:
     pattern = "/".join(["**", *["*"] * 200, "**", "z"])
-    assert not matches(pattern, "/".join(["a"] * 450))
+    assert not Pattern(pattern).matches("/".join(["a"] * 450))

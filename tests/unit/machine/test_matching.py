@@ -1,0 +1,175 @@
+"""What members take part in sharing is known at all times, however it was found."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from semel.machine import State, groups
+from semel.machine import shares as module
+from semel.machine.rows import MemberRow
+from semel.machine.shares import PatternStreams
+from semel.model.commands import Delete
+from semel.model.outcomes import LimitReached
+from semel.model.outcomes_groups import Joined
+from semel.model.patterns import Pattern
+from semel.model.rights import retries_of
+from semel.model.steps import finish
+from semel.model.topic_commands import DeleteTopic
+from tests.unit.machine.builders import Machine, create, machine_of, reloaded
+from tests.unit.machine.topic_builders import create_topic, grow, join, leave
+
+PATTERNS = ("**", "*", "a/*", "a/**", "*/b", "t/*", "t/1", "**/0", "none/*", "t/*/c", "a")
+PATHS = ("a", "b", "a/a", "a/b", "b/b", "b/c/d", "t/1/c", "c/0", "__semel/retry/g")
+
+
+def matched(state: State, pattern: str) -> set[int]:
+    """Compare all streams with a pattern."""
+    compiled = Pattern(pattern)
+    return {
+        stream.row.number
+        for path, stream in state.by_path.items()
+        if stream.topic is None and not stream.tail.is_deleted and compiled.matches(path)
+    }
+
+
+def wanted(state: State, group: str, member: MemberRow) -> set[int]:
+    """Compute what a member takes part in sharing from the rows alone."""
+    found = set().union(*(matched(state, pattern) for pattern in member.patterns))
+    for path in (*member.streams, retries_of(group)):
+        stream = state.by_path.get(path)
+        if stream is not None and stream.topic is None:
+            found.add(stream.row.number)
+    for path in member.topics:
+        topic = state.by_path.get(path)
+        if topic is not None and topic.topic is not None:
+            found.update(topic.topic.partitions)
+    return found
+
+
+def check(state: State) -> None:
+    for group, share in state.shares.items():
+        change = groups._Change(state, group)
+        for member in share.members.values():
+            assert change.wanted_by(member) == wanted(state, group, member), member
+        used = {pattern for member in share.members.values() for pattern in member.patterns}
+        assert share.matches == {pattern: matched(state, pattern) for pattern in used}
+        assert len(share.wanted.by_names) <= len(share.members)
+
+
+def one_of(choose: random.Random, machine: Machine, number: int) -> None:
+    """Execute a command that changes streams or members."""
+    group, member = choose.choice("gh"), f"m{choose.randrange(4)}"
+    path = choose.choice(PATHS)
+    names = [each for each in PATHS if each in machine.state.by_path]
+    patterns = choose.sample(PATTERNS, choose.randrange(3))
+    topics = ["t"] * ("t" in machine.state.by_path and choose.random() < 0.5)
+    commands: tuple[Callable[[], object], ...] = (
+        lambda: create(path),
+        lambda: Delete(path, 0),
+        lambda: create_topic("t", 2),
+        lambda: grow("t", 2 + number % 7, moves=True),
+        lambda: DeleteTopic("t", 0),
+        lambda: leave(member, group=group),
+        lambda: join(
+            f"m{choose.randrange(4)}",
+            *choose.sample(names, min(2, len(names))),
+            topics=tuple(topics),
+            patterns=(*patterns, "x/*"),
+            group=group,
+        ),
+    )
+    weights = (4, 3, 1, 1, 1, 3, 5)
+    machine.execute(choose.choices(commands, weights)[0]())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_members_want_is_what_the_rows_say_after_every_command(seed: int) -> None:
+    choose, machine = random.Random(seed), machine_of()
+    for number in range(60):
+        one_of(choose, machine, number)
+        check(machine.state)
+    check(reloaded(machine.state))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_search_in_steps_is_complete_whatever_happens_between_them(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STEP_COMPARISONS", 4)
+    choose = random.Random(seed)
+    machine = machine_of(*(create(f"{first}/{last}") for first in "abc" for last in range(4)))
+    asked = choose.sample(PATTERNS, 4)
+    patterns = machine.state.patterns
+    count = 0
+    for _ in patterns.search_steps(asked):
+        count += 1
+        one_of(choose, machine, count)
+    assert count > 1
+    patterns.search(asked)  # for what another search or the end of a membership has dropped
+    for pattern in asked:
+        assert patterns.known(pattern) == matched(machine.state, pattern)
+
+
+def test_the_result_of_a_search_is_kept_until_the_join_or_the_next_search() -> None:
+    machine = machine_of(create("a/1"), create("b/1"))
+    patterns = machine.state.patterns
+    assert patterns.must_search(("a/*",))
+    patterns.search(("a/*", "b/*"))
+    assert not patterns.must_search(("a/*", "b/*"))
+    machine.execute(join("m", patterns=("a/*",)))
+    patterns.search(("c/*",))
+    assert [patterns.must_search((each,)) for each in ("a/*", "b/*", "c/*")] == [False, True, False]
+    machine.execute(leave("m"))
+    assert patterns.must_search(("a/*",)), "nobody uses it any more"
+    assert len(patterns) == 1
+
+
+def test_a_search_that_is_not_at_its_end_is_not_used() -> None:
+    machine = machine_of(create("a/1"))
+    patterns = machine.state.patterns
+    next(patterns.search_steps(("a/*",)))
+    assert patterns.must_search(("a/*",))
+    assert patterns.search(("a/*",))
+    assert not patterns.must_search(("a/*",))
+    finish(patterns.search_steps(("a/*",)))
+    assert patterns.known("a/*") == matched(machine.state, "a/*")
+
+
+def test_a_search_ends_early_when_there_are_too_many_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "GROUP_STREAMS_MAX", 3)
+    monkeypatch.setattr(groups, "TXN_STREAMS_MAX", 3)
+    monkeypatch.setattr(module, "_STEP_COMPARISONS", 1)
+    machine = machine_of(*(create(f"s/{number}") for number in range(50)))
+    machine.state.limits = type(machine.state.limits)(txn_streams=3)  # type: ignore[misc]
+    assert machine.execute(join("m", patterns=("**",))) == LimitReached("group_streams", 3)
+    assert len(machine.state.patterns.known("**")) == 4
+    assert machine.execute(join("m", patterns=("s/1",))) == Joined("g", "m")
+    for number in range(47):
+        machine.execute(Delete(f"s/{number}", 0))
+    assert machine.execute(join("n", patterns=("**",))) == Joined("g", "n")
+    check(machine.state)
+
+
+def test_most_paths_are_not_compared_with_patterns_that_begin_with_another_name() -> None:
+    machine = machine_of(create_topic("t", 1_000), create_topic("u", 1_000))
+    patterns = PatternStreams(machine.state.by_number)
+    index = module._Index()
+    for number in range(1_000):
+        index.add(f"none{number}/*", module.Matched(Pattern(f"none{number}/*")))
+    for stream in machine.state.by_number.values():
+        assert index.matching(stream.row.path) == []
+    assert index.comparisons < 3_000
+    patterns.search(("t/*",))
+    assert len(patterns.known("t/*")) == 1_000
+
+
+def test_partitions_are_compared_only_with_patterns_that_can_match_below_the_topic() -> None:
+    index = module._Index()
+    for number in range(1_000):
+        index.add(f"**/x{number}/*", module.Matched(Pattern(f"**/x{number}/*")))
+    for partition in range(1_000):
+        assert len(index.matching(f"x7/{partition}")) == 1
+    assert index.comparisons <= 4_000
