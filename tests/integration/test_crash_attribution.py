@@ -55,6 +55,22 @@ with client.consume(streams, group=group, **options) as consumer:
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
 """
+TASKS: Final = """
+import asyncio
+from semel import AsyncClient
+
+async def main():
+    async with AsyncClient(url) as client:
+        async with client.consume(streams, group=group, **options) as consumer:
+            async def work():
+                async for message in consumer:
+                    await asyncio.sleep(0.2)  # time for the other task
+                    look(message)
+                    await message.commit()
+            await asyncio.gather(work(), work())
+
+asyncio.run(main())
+"""
 BATCHES: Final = """
 def function(batch):
     for message in batch:
@@ -109,11 +125,12 @@ def test_no_message_is_blamed_if_workers_do_not_commit_each_one(
     assert row.starts == 1
 
 
-def test_threads_that_share_a_consumer_find_the_guilty_message(
-    server: Server, client: Client
+@pytest.mark.parametrize("code", [THREADS, TASKS], ids=["threads", "tasks"])
+def test_threads_and_tasks_that_share_a_consumer_find_the_guilty_message(
+    server: Server, client: Client, code: str
 ) -> None:
     group, one, two = fresh("g"), made(client, 6, None), made(client, 4, poison=1)
-    assert crashes(server, THREADS, group, one, two, at_most=8) >= 3
+    assert crashes(server, code, group, one, two, at_most=8) >= 3
     assert dead(client, group) == [1]
     assert client.group(group).describe().lag == 0
 

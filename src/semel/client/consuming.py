@@ -36,6 +36,7 @@ from semel.client.member_calls import (
     describe_group,
     join_group,
 )
+from semel.client.other_members import LIVING, LastWait
 from semel.client.owned_streams import MemberCursor, MemberReader, OwnedStream
 from semel.client.positions import KnownPosition, KnownPositions, Ownership
 from semel.client.stream_calls import StreamCalls
@@ -43,6 +44,7 @@ from semel.client.suspects import Attribution, find_guilty, suspects_in_turn
 from semel.client.topic_calls import TopicCalls
 from semel.client.values import Message, OnCommit, ordinal_of
 from semel.model.offsets import parse_offset, print_offset
+from semel.model.patterns import Pattern
 from semel.model.rights import retries_of
 
 _PAUSE_SECONDS_MIN: Final = 0.02
@@ -94,6 +96,7 @@ class Consumption:
         self._make_committer = make_committer
         self._is_live = is_live
         self._clock = clock
+        self._last_wait = LastWait(self._endless, group, clock, is_live=is_live)
         self._subscription: Subscription | None = None
         self._topics: dict[str, TopicCalls] = {}
         self._ends: dict[str, int] = {}  # how far partitions are, as the server last said
@@ -125,6 +128,7 @@ class Consumption:
         self._site = self._endless  # from now on, the member waits while the server is unreachable
         self.member = Member(self._endless, self.group, joined)
         self._attribution.join()
+        LIVING.add(self.member)
         return self.member
 
     def _refuse_replaced(self, instance: str) -> Flow[None]:
@@ -159,6 +163,7 @@ class Consumption:
             if isinstance(state, MemberState):
                 self._apply(state, changes)
                 continue
+            LIVING.remove(self.member)
             self.member = None
             self._attribution.end_suspect()
             changes.lost += [self._lose(stream) for stream in list(self.streams.values())]
@@ -223,6 +228,8 @@ class Consumption:
     def forget(self) -> None:
         """Forget the positions of all streams, because the member leaves. Any thread can do so."""
         self._attribution.end()
+        if self.member is not None:
+            LIVING.remove(self.member)
         for stream in list(self.streams.values()):
             stream.is_lost = True
             self._positions.forget_position((self.group, stream.path), stream.position)
@@ -446,30 +453,20 @@ class Consumption:
         )
 
     def is_over(self) -> Flow[bool]:
-        """Return True if there is no stream that this member must still read.
-
-        A stream that another member is about to release is perhaps given to this one.
-        """
+        """Return True if there is no stream that this member must still read."""
         if not self.is_exhausted or self.member is None:
             return False
         if self._is_live and self._names.patterns:
             return False
-        for each in (yield from describe_group(self._site, self.group)).streams:
-            if each.stream in self.streams or each.lag == 0 or not each.lag_bound:
-                continue
-            # If the inputs are closed, this member also waits for the others: one that has crashed
-            # keeps its streams until its session times out.
-            is_waited_for = self._is_live and self._is_wanted(each.stream)
-            is_own = each.owner == self.member.id
-            if is_waited_for or is_own or each.phase in ("free", "revoking"):
-                return False
-        return True
+        return (yield from self._last_wait.is_over(self.member, self.streams, self._is_wanted))
 
     def _is_wanted(self, path: str) -> bool:
         assert self._subscription is not None
         topic, _, number = path.rpartition("/")
         is_partition = topic in self._topics and number.isdecimal()
-        return is_partition or path in self._subscription.streams
+        is_named = path in self._subscription.streams or path == retries_of(self.group)
+        is_match = any(Pattern(each).matches(path) for each in self._names.patterns)
+        return is_partition or is_named or is_match
 
 
 def _identity(assigned: AssignedStream) -> tuple[str, str, int]:

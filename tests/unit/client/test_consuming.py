@@ -402,24 +402,6 @@ def test_without_live_it_ends_at_the_tails_of_the_streams() -> None:
     assert play(hand.share.is_over(), description()) is True
 
 
-@pytest.mark.parametrize(
-    ("stream", "is_over"),
-    [
-        ({"phase": "owned", "owner": "other", "lag_bound": 5, "lag": 5}, True),
-        ({"phase": "revoking", "owner": "other", "lag_bound": 5, "lag": 5}, False),
-        ({"phase": "free", "lag_bound": 5, "lag": None}, False),
-        ({"phase": "free", "lag_bound": 0, "lag": 0}, True),
-        ({"phase": "owned", "owner": "m", "lag_bound": 1, "lag": 1}, False),
-    ],
-)
-def test_without_live_it_waits_for_streams_that_are_perhaps_its_own_soon(
-    stream: dict[str, Any], is_over: bool
-) -> None:
-    hand = Hand(is_live=False)
-    hand.share.take_news()
-    assert play(hand.share.is_over(), description(stream)) is is_over
-
-
 def test_a_live_member_ends_when_its_streams_are_closed() -> None:
     hand = Hand(assigned())
     hand.share.take_news()
