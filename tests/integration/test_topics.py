@@ -150,6 +150,42 @@ def test_a_partition_can_be_chosen(client: Any, name: str) -> None:
     assert (caught.value.partition, caught.value.partitions) == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("partition", "kind"),
+    [
+        *((-1, ValueError), (1000, ValueError), (2**40, ValueError)),
+        *(("a", TypeError), (1.0, TypeError), (True, TypeError)),
+    ],
+)
+def test_a_number_that_no_partition_has_is_refused_before_anything_is_sent(
+    client: Any, name: str, partition: Any, kind: type[Exception]
+) -> None:
+    topic = client.topic(name)  # it does not exist: nothing is sent
+    with pytest.raises(kind, match="partition"):
+        topic.append(1, partition=partition)
+    with pytest.raises(kind, match="partition"):
+        topic.append_many([1, 2], partition=partition)
+
+
+@pytest.mark.parametrize("partition", [-1, 2, "a"])
+def test_a_wrong_partition_does_not_fail_the_appends_of_other_callers(
+    server: Server, name: str, partition: Any
+) -> None:
+    with Client(server.url) as client:
+        topic = client.topic(name).create(2, JSON)
+
+        def append_wrongly(_: int) -> None:
+            with pytest.raises((ValueError, TypeError, errors.PartitionNotFound)):
+                topic.append(-1, partition=partition)
+
+        with ThreadPoolExecutor(6) as pool:
+            wrong = [pool.submit(append_wrongly, number) for number in range(60)]
+            right = [pool.submit(topic.append, number, key="k") for number in range(60)]
+            done_ = [each.result() for each in (*right, *wrong)]
+        assert len(done_) == 120
+        assert sorted(message.value for message in topic.read()) == list(range(60))
+
+
 def test_concurrent_appends_share_requests_and_get_their_own_offsets(
     server: Server, name: str
 ) -> None:

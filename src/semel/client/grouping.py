@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from semel.client.errors import NotSupported, PartitionsChanged
 from semel.client.extras import Extras
+from semel.model.limits import TOPIC_PARTITIONS_MAX
 from semel.model.partitioners import HASHES
 from semel.wire.bodies import encode_batch, encode_parts
 
@@ -120,6 +121,22 @@ class Grouper:
     def _next_turn(self, partitions: int) -> int:
         self._turn = turn = (self._turn + 1) % partitions
         return turn
+
+
+def check_partition(partition: int | None) -> None:
+    """Raise TypeError or ValueError if no topic can have this partition.
+
+    Call this before an append is queued: it can share a request with appends of other callers.
+    """
+    if partition is None:
+        return
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        kind = type(partition).__name__
+        raise TypeError(f"partition must be the number of a partition or None, not {kind}")
+    if not 0 <= partition < TOPIC_PARTITIONS_MAX:
+        raise ValueError(
+            f"partition={partition} is invalid; expected 0 to {TOPIC_PARTITIONS_MAX - 1}"
+        )
 
 
 def _check_partitioner(partitioner: str) -> None:

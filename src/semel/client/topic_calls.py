@@ -25,7 +25,7 @@ from semel.client import errors
 from semel.client.addresses import STREAM_PATH, Address, StreamPlace, checked_path
 from semel.client.extras import Extras, milliseconds
 from semel.client.flows import Exchanged, Flow, Pause, RetrySafety, backoff_seconds
-from semel.client.grouping import Grouper
+from semel.client.grouping import Grouper, check_partition
 from semel.client.requests import AppendHeaders, Fields, Request, query, ttl_seconds
 from semel.client.response_parser import Response
 from semel.client.server_calls import ask_server, decoded, get, require_progress
@@ -258,6 +258,7 @@ class TopicCalls(StreamCalls):
         """
         if not values:
             raise ValueError("there is nothing to append; pass at least one message")
+        check_partition(partition)
         content_type = yield from self.known_type()
         refusal: errors.Refused | None = None
         for _ in range(_REGROUPINGS_MAX):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from semel.client import server_calls
 from semel.client.async_driver import AsyncRead, AsyncTail
 from semel.client.extras import Extras, Headers, Key, extras_of
+from semel.client.grouping import check_partition
 from semel.client.pending_append import PendingAppend
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.opening import ProducerOptions
@@ -189,6 +190,7 @@ class AsyncTopic:
         values, extras = list(values), extras_of(keys, headers, timestamps)
         if not values:
             raise ValueError("there is nothing to append; pass at least one message")
+        check_partition(partition)
         conditions = AppendHeaders(idempotency_key=idempotency_key)
         return await self._append(values, conditions, extras, partition, timeout)
 

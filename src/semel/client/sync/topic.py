@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import server_calls
 from semel.client.extras import Extras, Headers, Key, extras_of
+from semel.client.grouping import check_partition
 from semel.client.pending_append import PendingAppend
 from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.sync_producer import Producer
@@ -188,6 +189,7 @@ class Topic:
         values, extras = list(values), extras_of(keys, headers, timestamps)
         if not values:
             raise ValueError("there is nothing to append; pass at least one message")
+        check_partition(partition)
         conditions = AppendHeaders(idempotency_key=idempotency_key)
         return self._append(values, conditions, extras, partition, timeout)
 
