@@ -181,8 +181,9 @@ def test_a_wrong_partition_does_not_fail_the_appends_of_other_callers(
         with ThreadPoolExecutor(6) as pool:
             wrong = [pool.submit(append_wrongly, number) for number in range(60)]
             right = [pool.submit(topic.append, number, key="k") for number in range(60)]
-            done_ = [each.result() for each in (*right, *wrong)]
-        assert len(done_) == 120
+            for each in wrong:
+                each.result()
+            assert {each.result().partition for each in right} == {place("k", 2)}
         assert sorted(message.value for message in topic.read()) == list(range(60))
 
 
@@ -480,6 +481,19 @@ def test_a_repeat_by_a_later_instance_is_recognised(client: Any, name: str) -> N
             for seq in range(5):
                 done(client, producer.append(seq, key=KEYS[seq], seq=seq))
     assert sorted(each.value for each in topic.read()) == list(range(5))
+
+
+@pytest.mark.parametrize("options", [{"epoch": 7}, {"mode": "sparse", "initial_seq": 100}])
+def test_a_repeat_of_messages_without_keys_by_a_later_instance_is_recognised(
+    client: Any, name: str, options: dict[str, Any]
+) -> None:
+    topic, producer_id = client.topic(name).create(5, JSON), fresh("p")
+    keys = ["a", None, "b", None]
+    for _ in range(6):
+        with client.topic(name).producer(producer_id, linger_ms=500, **options) as producer:
+            for number, key in enumerate(keys):
+                producer.append(number, key=key)
+    assert sorted(message.value for message in topic.read()) == [0, 1, 2, 3]
 
 
 def test_a_producer_cannot_close_a_topic(client: Any, name: str) -> None:

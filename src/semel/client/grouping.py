@@ -4,7 +4,7 @@ The client selects the partitions itself, because it has the keys at hand. The s
 for how many partitions the messages are grouped, and refuses another number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from secrets import randbelow
 
 from msgspec import Struct
@@ -39,7 +39,8 @@ class Grouper:
     A hash of the key selects the partition of a message. All messages of a request that have no key
     go to one partition, so that a request has few parts, and those of the next request go to the
     next partition. `turn` is the first partition of this kind. It is random by default, so that the
-    first messages of many clients do not all go to the same partition.
+    first messages of many clients do not all go to the same partition. A producer selects this
+    partition by what identifies its batch, so that the same batch always has the same groups.
 
     Raises NotSupported if this client does not know the partitioner.
     """
@@ -84,8 +85,12 @@ class Grouper:
         messages: Sequence[bytes],
         extras: Extras,
         chosen: Sequence[int | None] | None = None,
+        *,
+        turn: int | None = None,
     ) -> Grouped:
         """Group messages that have these extras. `chosen` has partitions that the caller chose.
+
+        With `turn`, messages without a key go to this partition, modulo the number of partitions.
 
         Raises ValueError if a column of the extras has not one element for each message.
         """
@@ -96,7 +101,8 @@ class Grouper:
                     f"keys, headers and timestamps must each have {count} items for {count}"
                     " messages"
                 )
-        places = self._places(partitions, count, extras.keys)
+        sticky = self._next_turn if turn is None else lambda count: turn % count
+        places = self._places(partitions, count, extras.keys, sticky)
         if chosen is not None:
             places = [
                 place if own is None else own for own, place in zip(chosen, places, strict=True)
@@ -108,14 +114,18 @@ class Grouper:
         return Grouped(encode_parts(parts), partitions, self.partitioner, places)
 
     def _places(
-        self, partitions: int, count: int, keys: Sequence[bytes | None] | None
+        self,
+        partitions: int,
+        count: int,
+        keys: Sequence[bytes | None] | None,
+        sticky: Callable[[int], int],
     ) -> list[int]:
         if keys is None:
-            return [self._next_turn(partitions)] * count
+            return [sticky(partitions)] * count
         hash_key = HASHES[self.partitioner]
         if None not in keys:
             return [hash_key(key) % partitions for key in keys if key is not None]
-        turn = self._next_turn(partitions)
+        turn = sticky(partitions)
         return [turn if key is None else hash_key(key) % partitions for key in keys]
 
     def _next_turn(self, partitions: int) -> int:
@@ -123,7 +133,7 @@ class Grouper:
         return turn
 
 
-def check_partition(partition: int | None) -> None:
+def check_partition(partition: object) -> None:
     """Raise TypeError or ValueError if no topic can have this partition.
 
     Call this before an append is queued: it can share a request with appends of other callers.

@@ -19,8 +19,8 @@ PROBLEM = "application/problem+json"
 HEAD: Headers = {}  # in place of the headers of an append
 
 
-def json_body(messages: Any, extras: Any = None) -> bytes:
-    del extras
+def json_body(messages: Any, extras: Any = None, seq: int = 0) -> bytes:
+    del extras, seq
     return b"[" + b",".join(messages) + b"]"
 
 

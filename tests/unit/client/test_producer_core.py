@@ -769,7 +769,7 @@ def test_a_sequence_that_may_be_stored_is_not_sent_again() -> None:
 def test_what_messages_carry_stays_with_them_when_a_range_is_cut() -> None:
     bodies: list[tuple[list[bytes], dict[int, Extra]]] = []
 
-    def encode(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+    def encode(messages: Sequence[bytes], extras: Mapping[int, Extra], seq: int) -> bytes:
         bodies.append((list(messages), dict(extras)))
         return json_body(messages)
 

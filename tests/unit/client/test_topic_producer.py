@@ -1,6 +1,6 @@
 """The producer of a topic: a batch that was grouped for another number of partitions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from semel.wire.schema.topics import TopicPart
 from tests.unit.client.hand import document
 from tests.unit.client.producer_model import Answer, Known, ModelServer, Network, refusal
 from tests.unit.client.test_producer_properties import Script
-from tests.unit.client.test_topic_calls import changed, parts_of, state, stored
+from tests.unit.client.test_topic_calls import JSON, changed, parts_of, state, stored
 
 PATHS = ("append", "send", "serve", "deliver", "lose", "busy", "broken_after", "haunt", "wait")
 steps_of = st.lists(
@@ -58,8 +58,8 @@ class Grouping:
     def __init__(self) -> None:
         self.partitions = 3
 
-    def encode(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        del extras
+    def encode(self, messages: Sequence[bytes], extras: Mapping[int, Extra], seq: int) -> bytes:
+        del extras, seq
         return b"%d|[%b]" % (self.partitions, b",".join(messages))
 
     def regroup(self, error: PartitionsChanged, body: bytes) -> bool:
@@ -161,6 +161,33 @@ def test_a_body_has_a_part_for_each_partition() -> None:
     assert sum(count for count, _ in parts.values()) == 4
     for place, (_, keys) in parts.items():
         assert all(HASHES["crc32"](key) % 4 == place for key in keys if key is not None)
+
+
+def places_of(encoder: TopicEncoder, seqs: Iterable[int]) -> list[int]:
+    """Return the partition of a batch without keys for each of these first sequences."""
+    bodies = [encoder.body([b"1", b"2"], {}, seq) for seq in seqs]
+    return [place for body in bodies for place in parts_of(body)]
+
+
+def test_the_same_batch_without_keys_goes_to_the_same_partition_again() -> None:
+    def encoder(name: str = "p", *, is_sparse: bool = False) -> TopicEncoder:
+        grouper = Grouper("crc32", 4)
+        return TopicEncoder(
+            JSON, grouper, on_refusal=lambda: None, producer_id=name, is_sparse=is_sparse
+        )
+
+    key = extra_of("k", None, None)
+    assert key is not None
+    for is_sparse in (False, True):
+        bodies = {encoder(is_sparse=is_sparse).body([b"1", b"2"], {0: key}, 7) for _ in range(9)}
+        assert len(bodies) == 1
+        encoders = encoder(is_sparse=is_sparse), encoder(is_sparse=is_sparse)
+        assert places_of(encoders[0], range(30)) == places_of(encoders[1], range(30))
+    first, *others = places_of(encoder(), range(8))
+    assert others == [(first + number) % 4 for number in range(1, 8)]
+    assert {*places_of(encoder(is_sparse=True), range(0, 4000, 40))} == {0, 1, 2, 3}
+    names = [f"producer {number}" for number in range(60)]
+    assert {place for name in names for place in places_of(encoder(name), [0])} == {0, 1, 2, 3}
 
 
 def test_headers_and_times_are_sent_as_well() -> None:

@@ -25,8 +25,9 @@ from semel.model.commands import SPARSE
 from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
 from semel.wire.schema.topics import TopicPart
 
-# Encodes messages as a body. The second argument maps the index of a message to its extras.
-Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
+# Encodes messages as a body. The second argument maps the index of a message to its extras, and the
+# third is the first sequence of the batch. The same batch always has the same body.
+Encode = Callable[[Sequence[bytes], Mapping[int, Extra], int], bytes]
 
 
 # Called with the refusal of a body that was encoded for another number of partitions. It returns
@@ -117,6 +118,11 @@ class ProducerBatch:
         if self.seqs:
             self.seq = self.seqs[0]
         return first
+
+    def encode(self, encode: Encode) -> None:
+        """Encode the messages as the body to send."""
+        assert self.seq is not None
+        self.body = encode(self.messages, self.extras, self.seq)
 
     @property
     def printed_seq(self) -> str:

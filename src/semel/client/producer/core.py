@@ -350,7 +350,7 @@ class ProducerCore:
             batch.seq = batch.last_seq = self._next_seq  # rule 1
             self._next_seq += 1
         if batch.messages:
-            batch.body = self._encode(batch.messages, batch.extras)
+            batch.encode(self._encode)
         self._unsettled.append(batch)
         return batch
 
@@ -429,7 +429,7 @@ class ProducerCore:
             self._is_stalled = True
         elif isinstance(error, PartitionsChanged) and self._regroup(error, batch.body):
             batch.is_indeterminate, self._is_stalled = False, True  # rule 8
-            batch.body = self._encode(batch.messages, batch.extras)
+            batch.encode(self._encode)
         elif self._is_renewable(error, batch):
             assert isinstance(error, ProducerExpired)
             self._is_stalled, self._expiry = True, error
@@ -470,7 +470,7 @@ class ProducerCore:
         rest = batch.count
         ack = BatchAck(stored.count, last_seq, None, True, None if rest else batch.cursor)
         if rest:
-            batch.body = self._encode(batch.messages, batch.extras)
+            batch.encode(self._encode)
         else:
             self._unsettled.remove(batch)
             if batch.is_closing:

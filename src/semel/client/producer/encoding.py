@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -77,8 +78,11 @@ class BodyEncoder:
         del error, body
         return False
 
-    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+    def body(
+        self, messages: Sequence[bytes], extras: Mapping[int, Extra], first_seq: int = 0
+    ) -> bytes:
         """Return the request body for an append of these messages."""
+        del first_seq  # of the batch; only a topic needs it
         if extras:
             columns = columns_of(len(messages), extras)
             return encode_batch(
@@ -169,20 +173,41 @@ class TopicEncoder(BodyEncoder):
     check_method = "GET"  # the state of a topic is a document
 
     def __init__(
-        self, content_type: str, grouper: Grouper, *, on_refusal: Callable[[], None]
+        self,
+        content_type: str,
+        grouper: Grouper,
+        *,
+        on_refusal: Callable[[], None],
+        producer_id: str = "",
+        is_sparse: bool = False,
     ) -> None:
         super().__init__(content_type, is_semel=True, on_refusal=on_refusal)
         self._grouper = grouper
+        self._first_turn = crc32(producer_id.encode(errors="replace"))
+        self._is_sparse = is_sparse
 
-    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        """Return the request body for an append of these messages."""
+    def body(
+        self, messages: Sequence[bytes], extras: Mapping[int, Extra], first_seq: int = 0
+    ) -> bytes:
+        """Return the request body for an append of these messages.
+
+        Producer and sequence select the partition of messages without a key. So an instance that
+        sends a batch again, under the same epoch and sequence, sends the same body.
+        """
         columns = columns_of(len(messages), extras) if extras else NO_EXTRAS
         if not any(columns.headers or ()):
             columns = replace(columns, headers=None)  # the common case
-        grouped = self._grouper.group(self._content_type, messages, columns)
+        turn = self._turn(first_seq)
+        grouped = self._grouper.group(self._content_type, messages, columns, turn=turn)
         body = GroupedBody(grouped.body)
         body.grouped = grouped
         return body
+
+    def _turn(self, first_seq: int) -> int:
+        """Return a number that selects a partition: for dense batches, one after the other."""
+        if self._is_sparse:  # sequences can have a stride that has a factor of the number
+            return crc32(b"%d" % first_seq, self._first_turn)
+        return self._first_turn + first_seq
 
     def fields(self, batch: ProducerBatch) -> Fields:
         """Return the headers that describe the body of a batch."""

@@ -29,12 +29,13 @@ from semel.client.producer.pump import Pump
 from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producer
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import Transport, fork_safe_lock, jitter
+from semel.model.commands import SPARSE
 
 _log = logging.getLogger("semel.client")
 
 
-def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-    del messages, extras
+def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra], seq: int) -> bytes:
+    del messages, extras, seq
     raise AssertionError("a batch was sent before the producer was open")
 
 
@@ -118,7 +119,14 @@ class ProducerFacade:
     def _make_encoder(self, opening: OpenResult) -> BodyEncoder:
         grouper, doubt = self._calls.grouper, self._doubt_stream
         if grouper is not None:
-            return TopicEncoder(opening.content_type, grouper.copy(), on_refusal=doubt)
+            settings = self._settings
+            return TopicEncoder(
+                opening.content_type,
+                grouper.copy(),
+                on_refusal=doubt,
+                producer_id=settings.id,
+                is_sparse=settings.mode == SPARSE,
+            )
         return BodyEncoder(opening.content_type, is_semel=opening.is_semel, on_refusal=doubt)
 
     def _check_closable(self) -> None:
