@@ -58,20 +58,18 @@ def consumed(client: Client, group: str, *paths: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("way", ["consume", "process"])
 def test_the_streams_of_a_member_that_was_killed_are_waited_for(
-    server: Server, plain: Client, way: str
+    server: Server, plain: Client
 ) -> None:
-    group, path = fresh("g"), filled(plain)
-    worker = holder(server, group, path, 1)
-    worker.send_signal(signal.SIGKILL)
-    worker.communicate()
-    if way == "consume":
-        assert consumed(plain, group, path) == list(range(COUNT))
-    else:
-        done = plain.process(group, [path], lambda batch: None, workers=1, live=False)
-        assert done == COUNT
-    assert plain.group(group).describe().lag == 0
+    groups, paths = [fresh("g"), fresh("g")], [filled(plain), filled(plain)]
+    workers = [holder(server, *names, 1) for names in zip(groups, paths, strict=True)]
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)
+        worker.communicate()
+    assert consumed(plain, groups[0], paths[0]) == list(range(COUNT))
+    count = plain.process(groups[1], [paths[1]], lambda batch: None, workers=1, live=False)
+    assert count == COUNT
+    assert [plain.group(group).describe().lag for group in groups] == [0, 0]
 
 
 def test_the_streams_of_a_member_that_is_alive_are_its_business(

@@ -195,6 +195,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.client.producer.identity": "size",
     "semel.client.producer.pump": "size",
     "semel.client.refused": "size",
+    "semel.client.suspects": "size",
     "semel.client.sync.catalog": "size",
     "semel.client.sync.processing": "size",
     "semel.errors": "public",

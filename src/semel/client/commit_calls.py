@@ -292,10 +292,7 @@ def _require_list(streams: KnownStreams, stream: object, values: object) -> None
 def find_unstorable(
     streams: KnownStreams, appends: Mapping[str, Iterable[Any]]
 ) -> Flow[Exception | None]:
-    """Return why the values cannot be encoded for their streams, or None if they can be.
-
-    Raises an error that is not about the values, such as StreamNotFound.
-    """
+    """Return why the values cannot be encoded for their streams, or None if they can be."""
     for stream, values in appends.items():
         try:
             _require_list(streams, stream, values)

@@ -29,14 +29,15 @@ from semel.client.flows import Flow, Pause, backoff_seconds
 from semel.client.group_calls import group_page
 from semel.client.known_streams import KnownStreams
 from semel.client.member_calls import (
+    LIVING,
     AssignedStream,
+    LastWait,
     Member,
     MemberState,
     Subscription,
     describe_group,
     join_group,
 )
-from semel.client.other_members import LIVING, LastWait
 from semel.client.owned_streams import MemberCursor, MemberReader, OwnedStream
 from semel.client.positions import KnownPosition, KnownPositions, Ownership
 from semel.client.stream_calls import StreamCalls

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from semel.client import errors, other_members
-from semel.client.other_members import LivingMembers
+from semel.client import errors, member_calls
+from semel.client.member_calls import LivingMembers
 from semel.client.response_parser import Response
 from semel.model.rights import retries_of
 from tests.unit.client.hand import document, play
@@ -18,7 +18,7 @@ OWNED: Final = {"phase": "owned", "owner": "other", "lag_bound": 5, "lag": 5}
 @pytest.fixture
 def living(monkeypatch: pytest.MonkeyPatch) -> LivingMembers:
     found = LivingMembers()
-    monkeypatch.setattr(other_members, "LIVING", found)
+    monkeypatch.setattr(member_calls, "LIVING", found)
     return found
 
 
@@ -89,14 +89,14 @@ def test_a_member_of_the_same_process_is_alive_until_it_leaves(living: LivingMem
 def test_members_are_alive_while_they_have_joined_and_not_expired() -> None:
     hand = hand_of()
     hand.member.id = "mine"
-    other_members.LIVING.add(hand.member)
-    assert "mine" in other_members.LIVING
+    member_calls.LIVING.add(hand.member)
+    assert "mine" in member_calls.LIVING
     hand.hear(errors.UnknownMember("gone"))
-    assert "mine" not in other_members.LIVING
+    assert "mine" not in member_calls.LIVING
     hand = hand_of(assigned())
-    assert "m" in other_members.LIVING
+    assert "m" in member_calls.LIVING
     hand.share.forget()
-    assert "m" not in other_members.LIVING
+    assert "m" not in member_calls.LIVING
 
 
 def test_a_forked_process_does_not_know_whether_members_of_its_parent_are_alive() -> None:
