@@ -146,6 +146,9 @@ def test_each_message_of_an_array_has_its_own_key(served: Served, topic: str) ->
     assert told.count("next offset") == sum(map(bool, wanted))
     said = served.refused(64, "append", topic, '{"of": {}}', "--topic", "--key-pointer", "/of/id")
     assert "--key-pointer points to nothing: 'id' is missing" in said
+    two = '[{"of": {"id": 1}}, {"of": {}}]'
+    said = served.refused(64, "append", topic, two, "--topic", "--key-pointer", "/of/id")
+    assert "message 1 (counted from 0): --key-pointer points to nothing: 'id'" in said
 
 
 def test_the_same_append_is_stored_once(served: Served, topic: str) -> None:

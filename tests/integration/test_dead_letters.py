@@ -242,6 +242,49 @@ def read_all(client: Any, stream: str, group: str) -> list[Any]:
     return got
 
 
+def test_the_reason_of_a_rejection_can_be_an_exception(
+    client: Any, stream: str, group: str
+) -> None:
+    with client.consume(stream, group=group, live=False) as consumer:
+        for number, message in enumerate(consumer):
+            for wrong in (None, 7):
+                with pytest.raises(TypeError, match="must be a text or an exception"):
+                    done(client, message.reject(wrong))
+            done(client, message.reject((ValueError("no price"), KeyError())[number % 2]))
+            if number == 1:
+                break
+    assert [letter.cause for letter in client.dead_letters(group)] == [
+        "ValueError: no price",
+        "KeyError",
+    ]
+
+
+def test_a_member_that_rejects_twice_is_told_to_continue(
+    client: Any, stream: str, group: str
+) -> None:
+    with client.consume(stream, group=group, live=False) as consumer:
+        message = next(consumer)
+        done(client, message.reject("no"))
+        with pytest.raises(errors.PositionConflict, match="continue with the next message") as e:
+            done(client, message.reject("again"))
+        assert "abort the transaction" not in str(e.value)
+        assert next(consumer).value["number"] == 1
+    assert len(list(client.dead_letters(group))) == 1
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_a_request(client: Any, stream: str) -> None:
+    with pytest.raises(ValueError, match="unpaired surrogate"):
+        client.group("\ud800").describe()
+    with pytest.raises(ValueError, match="unpaired surrogate"):
+        next(client.consume(stream, group="\ud800"))
+
+
+def test_the_limit_of_a_group_s_name_is_in_the_message(client: Any, stream: str) -> None:
+    with pytest.raises(errors.BadRequest, match="256 bytes") as refused:
+        next(client.consume(stream, group="g" * 300))
+    assert "241 bytes after percent-encoding" in str(refused.value)
+
+
 def test_an_unknown_group_is_an_error(client: Any, group: str) -> None:
     with pytest.raises(errors.GroupNotFound):
         list(client.dead_letters(group))

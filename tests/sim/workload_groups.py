@@ -19,7 +19,7 @@ from tests.sim.reference_groups import Row
 
 # The first is the group of most transactions.
 GROUPS = ("g0", "g0", "g0", "g1", "h/1")
-PATTERNS = ("**", "s/*", "s/**", "*", "**/s", "s/**/b", "t", "none/*", "__semel/**")
+PATTERNS = ("**", "s/*", "s/**", "*", "**/s", "s/**/b", "t", "none/*")
 TIMEOUTS_MS = (1_000, 10_000, 30_000, 60_000)
 MEMBERS = 4  # as many members join a group, and then rarely more
 SHARE = 0.2  # of the commands, in runs with groups

@@ -270,10 +270,13 @@ def _with_keys(content_type: str, body: bytes, pointer: Pointer) -> bytes:
     if not isinstance(batch, Batch):
         raise CommandRefused(batch or "the array is empty")
     messages = [*split_messages(batch.payload, batch.count, batch.lengths, is_joined=True)]
-    try:
-        keys = [key_of(message, pointer) for message in messages]
-    except ValueError as error:
-        raise CommandRefused(str(error)) from None
+    keys = []
+    for index, message in enumerate(messages):
+        try:
+            keys.append(key_of(message, pointer))
+        except ValueError as error:
+            which = f"message {index} (counted from 0)" if len(messages) > 1 else "the message"
+            raise CommandRefused(f"{which}: {error}; nothing was appended") from None
     return encode_batch(content_type, messages, keys=keys)
 
 

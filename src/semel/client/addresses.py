@@ -50,8 +50,12 @@ class Address(Struct, frozen=True):
     def target(self, path: str, *names: str) -> str:
         """Return the request target for a path such as `/v1/streams`.
 
-        Each of `names` is percent-encoded and added to the path as a segment.
+        Each of `names` is percent-encoded and added to the path as a segment. Raises ValueError for
+        a name that cannot be encoded as UTF-8.
         """
+        for name in names:
+            if not _is_utf8(name):
+                raise ValueError(f"the name {name!r} has an unpaired surrogate, so it is not UTF-8")
         return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
 
     def stream_target(self, path: str) -> str:

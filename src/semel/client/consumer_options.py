@@ -14,6 +14,7 @@ from semel.client.stream_calls import ServerConfig
 from semel.client.topic_calls import TopicCalls
 from semel.client.transport import random_id
 from semel.model.group_commands import EARLIEST, LATEST
+from semel.model.patterns import pattern_problem
 
 ATTEMPTS_MAX: Final = 5
 _BACKOFF_SECONDS: Final = 0.1
@@ -173,13 +174,13 @@ def names_of(
     """Return what a member reads.
 
     `given` is one item or several. A text with a segment `*` or `**` is a pattern, any other text
-    is the name of a stream or a topic. Raises ValueError if there is nothing to read. Raises
-    TypeError for an item that is not a text, a stream or a topic.
+    is the name of a stream or a topic. Raises ValueError if there is nothing to read, or for an
+    invalid pattern. Raises TypeError for an item that is not a text, a stream or a topic.
     """
     found = Names(
         tuple(path_of(stream, site.address) for stream in streams),
         tuple(_topic_calls(site, topic) for topic in topics),
-        tuple(patterns),
+        tuple(map(_checked_pattern, patterns)),
     )
     for item in [given] if _is_one(given) else list(given):  # type: ignore[call-overload]
         found = _with_item(found, item, site)
@@ -195,13 +196,25 @@ def _is_one(given: object) -> bool:
 def _with_item(names: Names, item: object, site: ServerConfig) -> Names:
     if isinstance(item, str):
         if not {"*", "**"}.isdisjoint(item.split("/")):
-            return replace(names, patterns=(*names.patterns, item))
+            return replace(names, patterns=(*names.patterns, _checked_pattern(item)))
+        if "*" in item and "://" not in item:
+            raise ValueError(
+                f"{item!r} is not a pattern, because * must be a whole segment, as in orders/*; use"
+                " streams= for a stream and topics= for a topic with this name"
+            )
         if "://" in item:  # the URL of a stream
             return replace(names, streams=(*names.streams, path_of(item, site.address)))
         return replace(names, names=(*names.names, item))
     if isinstance(getattr(item, "calls", None), TopicCalls):
         return replace(names, topics=(*names.topics, _topic_calls(site, item)))
     return replace(names, streams=(*names.streams, path_of(item, site.address)))
+
+
+def _checked_pattern(text: str) -> str:
+    problem = pattern_problem(text)
+    if problem is not None:
+        raise ValueError(problem)
+    return text
 
 
 def _topic_calls(site: ServerConfig, topic: object) -> TopicCalls:

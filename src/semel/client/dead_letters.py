@@ -160,6 +160,23 @@ def header_texts(headers: Sequence[Header]) -> dict[str, Text | list[Text]]:
     return {name: each if len(each) > 1 else each[0] for name, each in values.items()}
 
 
+def cause_of(reason: object) -> str:
+    """Return why a message is rejected as text: for an exception, its class and its text.
+
+    Raises TypeError if `reason` is neither a text nor an exception.
+    """
+    if isinstance(reason, str):
+        return reason
+    if not isinstance(reason, BaseException):
+        kind = type(reason).__name__
+        raise TypeError(f"the reason of a rejection must be a text or an exception, not {kind}")
+    try:
+        text = str(reason)
+    except Exception as error:  # noqa: BLE001 - the application's `__str__` can raise anything
+        text = f"the error has no text, because its __str__ raised {type(error).__name__}"
+    return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
+
+
 def escaped_surrogates(text: str) -> str:
     """Return `text` with unpaired surrogates escaped, because UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -299,5 +316,6 @@ def reject_message(
         result = yield from sequence.append_letters(path, parts)
     except errors.PositionRefused as error:
         cursor.note_refusal(error)
+        cursor.advise(error)
         raise
     planner.done(is_repeat=result.duplicate)

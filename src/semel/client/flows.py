@@ -311,7 +311,7 @@ _FACTS: Final[Mapping[str, str]] = {
     "producer-received-seq": "received_seq",
 }
 # The message of these errors must name the stream. The server's message often does not.
-_NAMING: Final = frozenset({errors.StreamNotFound, errors.StreamGone})
+_NAMING: Final = frozenset({errors.StreamNotFound, errors.StreamGone, errors.TopicNotFound})
 _SHOWN_CHARS_MAX: Final = 200
 _OWN: Final = frozenset({"code", "message", "applied"})
 
@@ -323,7 +323,7 @@ def error_of(
 
     A status of 500 or more gives Indeterminate, unless the server says that nothing was applied.
     If the server says so, 503 gives Unavailable. Every other response gives Refused or a subclass
-    of it. If the stream does not exist, the message names `stream`.
+    of it. If the stream or topic does not exist, the message names `stream`.
     """
     problem = _problem(headers, body)
     message = _message(status, problem, body)

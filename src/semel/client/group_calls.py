@@ -305,6 +305,7 @@ class GroupCursor(Struct):
         try:
             yield from self._set(ordinal, metadata)
         except PositionConflict as error:
+            self.advise(error)
             stored = parse_offset(error.offset or "")
             if stored not in earlier or error.incarnation is not None:
                 position.possible_offsets = earlier
@@ -317,6 +318,14 @@ class GroupCursor(Struct):
         except Refused:
             position.possible_offsets = earlier  # the move was not applied
             raise
+
+    def advise(self, error: PositionRefused) -> None:
+        """Set the advice that fits the reader: a member need not begin again."""
+        if self.position.owner is not None and isinstance(error, PositionConflict):
+            error.advice = (
+                "the group has passed this message already, or was moved elsewhere; continue with"
+                " the next message of the consumer, which reads from the group's position"
+            )
 
     def note_refusal(self, error: PositionRefused) -> None:
         """Do nothing: the reader of a group without members reads on. A member does not."""

@@ -14,14 +14,13 @@ from semel.client import errors
 from semel.client.commit_calls import Parts, find_unstorable
 from semel.client.commit_sequence import CommitSequence
 from semel.client.consumer_options import ConsumerSettings
-from semel.client.dead_letters import reject_message
+from semel.client.dead_letters import cause_of, reject_message
 from semel.client.flows import Flow
 from semel.client.group_calls import cursor_of, end_offset_of
 from semel.client.owned_streams import MemberCursor, OwnedStream
 from semel.client.positions import MovePlanner, moves_by_member
 from semel.client.processing import InputBatch, Outputs
 
-_CAUSE: Final = "{}: {}"
 _BAD_BODY: Final = "bad_body"  # the code of a refusal because of a message
 _log = logging.getLogger("semel.client")
 
@@ -145,13 +144,14 @@ def give_up(
     if not settings.has_dead_letters:
         raise error
     message = batch.messages[0]
-    cause = _CAUSE.format(type(error).__name__, error)
+    cause = cause_of(error)
     with suppress(errors.PositionRefused):  # the stream has recorded the reason
         attempts = message.attempts + failures
+        tried = "1 attempt" if attempts == 1 else f"{attempts:,} attempts"
         yield from reject_message(sequence, cursor, message, cause, attempts=attempts)
         _log.warning(
-            "the group %s has made the message at %s in %s a dead letter after %d attempts: %s",
-            *(cursor.group, message.offset, batch.stream, attempts, cause),
+            "the group %s has made the message at %s in %s a dead letter after %s: %s",
+            *(cursor.group, message.offset, batch.stream, tried, cause),
         )
         return 1
     return 0

@@ -228,12 +228,13 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
             )
         return self.on_commit(self, metadata)
 
-    def reject(self, reason: str = "rejected") -> Any:
+    def reject(self, reason: str | BaseException = "rejected") -> Any:
         """Store the message as a dead letter of its group, and move the group past the message.
 
-        Both happen in one commit. The dead letter has the message and the `reason`. With
-        AsyncClient, await the result. Raises what `commit` raises. Raises TooLarge if not even a
-        dead letter without the value fits into a request.
+        Both happen in one commit. The dead letter has the message and the `reason`, a text or an
+        exception: then its class and its text. With AsyncClient, await the result. Raises what
+        `commit` raises. Raises TooLarge if not even a dead letter without the value fits into a
+        request.
         """
         reject = getattr(self.on_commit, "reject", None)
         if reject is None:

@@ -65,6 +65,25 @@ def literal_prefix(pattern: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Return True if the text is a pattern. More `**` than DEEP_MAX would take long to match."""
+    """Return True if the text is a pattern."""
+    return pattern_problem(text) is None
+
+
+def pattern_problem(text: str) -> str | None:
+    """Return why the text is not a pattern, or None if it is one.
+
+    More `**` than DEEP_MAX would take long to match. A pattern that matches only reserved paths, or
+    whose author expects `*` to match a part of a segment, would match nothing and look valid.
+    """
     segments = text.split("/")
-    return is_name(text, PATTERN_BYTES_MAX) and all(segments) and segments.count("**") <= DEEP_MAX
+    if not is_name(text, PATTERN_BYTES_MAX):
+        return f"a pattern has 1 to {PATTERN_BYTES_MAX} bytes as UTF-8"
+    if not all(segments):
+        return f"the pattern {text!r} has an empty segment"
+    if segments.count("**") > DEEP_MAX:
+        return f"the pattern {text!r} has more than {DEEP_MAX} segments **"
+    if any("*" in segment and segment not in _WILDCARDS for segment in segments):
+        return f"in the pattern {text!r}, * must be a whole segment, as in orders/* or **/eu"
+    if text.startswith(RESERVED):
+        return f"the pattern {text!r} matches nothing: no pattern matches a path below {RESERVED}"
+    return None

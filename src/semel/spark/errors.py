@@ -80,10 +80,16 @@ def not_a_semel_server(url: str, error: ClientError | None = None) -> ServerUnre
 
 def topic_missing(url: str, topic: str, names: Sequence[str], advice: str = "") -> TopicMissing:
     """Return the error for a topic that does not exist. `names` are the topics that exist."""
+    parent, _, number = topic.rpartition("/")
+    if parent in names and number.isdecimal():
+        return TopicMissing(
+            f"there is no topic {topic} at {url}, but this can be a partition of the topic"
+            f" {parent}: use the option topic={parent}, or stream={topic} for one partition"
+        )
     hint = similar_names(topic, names) or f"the server has {', '.join(names[:3]) or 'no topics'};"
     return TopicMissing(
-        f"there is no topic {topic} at {url}: {hint} `semel topics create {topic}` creates this"
-        f" topic{advice}"
+        f"there is no topic {topic} at {url}: {hint} `semel topics create {topic} --partitions N`"
+        f" creates this topic{advice}"
     )
 
 

@@ -14,6 +14,7 @@ from semel.model.group_commands import EARLIEST, LATEST, JoinGroup, ReleaseStrea
 from semel.model.limits import NUMBER_MAX, SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN
 from semel.model.offsets import print_offset
 from semel.model.outcomes_groups import UnknownGroup
+from semel.model.patterns import pattern_problem
 from semel.model.steps import STEP_ROWS, Steps
 from semel.wire.documents import read_document
 from semel.wire.headers import Headers
@@ -62,6 +63,13 @@ class GroupsQuery(Struct, frozen=True):
 def parse_join(group: str, headers: Headers, body: bytes, *, now_ms: int, member: str) -> JoinGroup:
     """Parse a request to join a group. `member` is the id of the new member."""
     request = read_document(headers, body, JoinRequest)
+    if not (request.streams or request.topics or request.patterns):
+        message = "there is nothing to read; give at least one of 'streams', 'topics', 'patterns'"
+        raise bad_request("invalid_request", message, field="streams")
+    for pattern in request.patterns:
+        problem = pattern_problem(pattern)
+        if problem is not None:
+            raise bad_request("invalid_request", problem, field="patterns")
     session_ms = request.session_timeout_ms
     rebalance_ms = request.rebalance_timeout_ms
     start = EARLIEST if request.start is UNSET else request.start

@@ -10,6 +10,8 @@ Entries name classes as strings: the client imports this module, but not the out
 from collections.abc import Mapping
 from typing import Any, Final
 
+from semel.model.limits import GROUP_NAME_BYTES_MAX
+from semel.model.rights import REPLAYS
 from semel.wire.problems import Entry
 from semel.wire.refusal_table_access import ACCESS_REFUSALS
 from semel.wire.refusal_table_topics import GROUP_REFUSALS, TOPIC_REFUSALS
@@ -35,6 +37,11 @@ _WRONG_FIELDS: Final = {
     "positions": (
         "the list of positions is empty or too long, an offset or a version is out of range, or a"
         " position is moved twice (for a commit, the moves in its transactions count too)"
+    ),
+    "group": (
+        f"the name of a group must have 1 to {GROUP_NAME_BYTES_MAX} bytes as UTF-8; that of a group"
+        f" with members 1 to {GROUP_NAME_BYTES_MAX - len(REPLAYS)} bytes after percent-encoding,"
+        " because its dead letters are in a stream with this name"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }

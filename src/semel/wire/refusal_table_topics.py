@@ -80,7 +80,7 @@ TOPIC_REFUSALS: Final = (
         "topic_conflict",
         409,
         outcome="TopicConflict",
-        message="the topic already exists with a different {0.field}",
+        message="the topic already exists with another value of {0.field!r}",
         error="TopicConflict",
         advice="use the configuration of the existing topic, or choose a different name",
         cli="`semel topics show` shows the existing configuration; use it, or choose another name",
@@ -168,11 +168,14 @@ GROUP_REFUSALS: Final = (
         outcome="GroupIsShared",
         message=(
             "a member of the group {0.group} owns the stream {0.path}, so only that member can move"
-            ' the position; an operator can do so with "operator": true'
+            " the position"
         ),
         names={"path": "stream"},
         error="GroupIsShared",
-        advice="read with client.consume(...), which joins the group, or use another group",
+        advice=(
+            "read with client.consume(...), which joins the group, or use another group; as an"
+            " operator, stop the members first, or use group.set(..., force=True)"
+        ),
         cli="stop its members first (`semel groups show` lists them), or use --force",
     ),
     Entry(

@@ -12,6 +12,7 @@ from semel.client.commit_sequence import CommitSequence
 from semel.client.dead_letter_calls import DeadLetterCalls, replay_group_of
 from semel.client.dead_letters import (
     LETTER_BYTES_MAX,
+    cause_of,
     envelope_of,
     letter_of,
     reject_message,
@@ -124,6 +125,26 @@ def test_a_message_of_the_retry_stream_is_the_one_that_was_rejected() -> None:
     again = letter_of(stored(envelope_of(first, "g", "worse", attempts=3)))
     assert again.origin == ("orders", print_offset(7))
     assert msgspec.json.decode(again.raw)["incarnation"] == "inc-1"
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("text", "text"),
+        (ValueError("no"), "ValueError: no"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (Silent(), "Silent: the error has no text, because its __str__ raised RuntimeError"),
+    ],
+)
+def test_a_cause_is_a_text_or_the_class_and_text_of_an_exception(
+    reason: object, cause: str
+) -> None:
+    assert cause_of(reason) == cause
 
 
 # ---- rejecting -----------------------------------------------------------------------------------

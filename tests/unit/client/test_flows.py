@@ -148,6 +148,7 @@ def test_an_error_names_the_stream_that_is_missing() -> None:
     assert error(answer(410), "shop/x") == "410: shop/x"
     assert error(problem(409, "stream_closed"), "shop/x") == "409 stream_closed: no"
     assert error(answer(404), None) == "404"
+    assert error(problem(404, "topic_not_found"), "shop") == "404 topic_not_found: no: shop"
 
 
 def test_a_success_of_another_kind_is_no_success() -> None:

@@ -82,7 +82,7 @@ def test_topics_and_groups_are_loaded_from_the_checkpoint_and_from_frames() -> N
     bed = rich_bed()
     bed.execute(grow(partitions=4, moves=True))
     bed.execute(rebalance())
-    bed.execute(join("m3", "s", topics=("t",), patterns=("s*",)))
+    bed.execute(join("m3", "s", topics=("t",), patterns=("s/*",)))
 
     def facts() -> object:
         state = bed.broker.state

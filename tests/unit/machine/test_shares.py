@@ -338,7 +338,7 @@ def test_a_topic_that_grows_marks_the_groups_that_share_it() -> None:
 
 # H13
 def test_a_deleted_stream_drops_its_row_in_the_same_frame() -> None:
-    machine = machine_with(join("m1", "s0", "s1", patterns=("s*",)), join("h1", "s0", group="h"))
+    machine = machine_with(join("m1", "s0", "s1", patterns=("s/*",)), join("h1", "s0", group="h"))
     machine.state.unsettled.clear()
     number = machine.stream("s0").row.number
     machine.execute(Delete("s0", 0))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import PATTERN_BYTES_MAX
-from semel.model.patterns import Pattern, is_pattern, literal_prefix
+from semel.model.patterns import Pattern, is_pattern, literal_prefix, pattern_problem
 
 MATCHES = (
     ("a", "a", True),
@@ -111,10 +111,32 @@ def test_the_literal_prefix_ends_before_the_first_wildcard(pattern: str, prefix:
         ("x" * PATTERN_BYTES_MAX, True),
         ("x" * (PATTERN_BYTES_MAX + 1), False),
         ("\ud800", False),
+        ("a*", False),
+        ("a/*b/**", False),
+        ("***", False),
+        ("__semel/**", False),
+        ("__semel/dead/g", False),
+        ("__semel", True),
+        ("*/dead", True),
     ],
 )
 def test_a_pattern_has_no_empty_segment_and_few_long_wildcards(text: str, is_valid: bool) -> None:
     assert is_pattern(text) == is_valid
+    assert (pattern_problem(text) is None) == is_valid
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "1 to 512 bytes"),
+        ("a//b", "an empty segment"),
+        ("**/a/**/b/**", "more than 2 segments"),
+        ("t*", "* must be a whole segment"),
+        ("__semel/*", "no pattern matches a path below __semel/"),
+    ],
+)
+def test_what_is_not_a_pattern_has_a_reason(text: str, words: str) -> None:
+    assert words in (pattern_problem(text) or "")
 
 
 def test_matching_takes_no_time_that_grows_exponentially() -> None:

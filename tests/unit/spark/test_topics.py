@@ -189,7 +189,11 @@ def test_a_topic_that_is_missing_deleted_or_made_anew_is_told(url: str, make: Ma
         with pytest.raises(TopicMissing) as caught:
             reader.initialOffset() if isinstance(reader, StreamReader) else reader.partitions()
         assert f"did you mean {topic.name}" in str(caught.value)
-        assert f"`semel topics create {topic.name[:-1]}`" in str(caught.value)
+        create = f"`semel topics create {topic.name[:-1]} --partitions N`"
+        assert create in str(caught.value)
+        reader = missing(url, topic=f"{topic.name}/0")
+        with pytest.raises(TopicMissing, match=f"use the option topic={topic.name}, or stream="):
+            reader.initialOffset() if isinstance(reader, StreamReader) else reader.partitions()
     reader = stream_reader(url, topic=topic.name)
     start = moved(reader, reader.initialOffset())
     topic.delete()
@@ -385,7 +389,7 @@ def test_a_topic_that_is_missing_is_told_when_the_batch_is_planned(
     with pytest.raises(PicklingError) as caught:
         query.begin(0, 1)
     assert f"there is no topic {path} at {url}" in str(caught.value)
-    assert f"`semel topics create {path}`" in str(caught.value)
+    assert f"`semel topics create {path} --partitions N`" in str(caught.value)
     assert '.option("partitions", 8)' in str(caught.value)
     query.writer().abort([None], 0)
     options = parse_sink({"url": url, "topic": path, "createStream": "false"})

@@ -85,6 +85,24 @@ def test_a_bad_join_names_the_field(document: dict[str, Any], field: str) -> Non
     assert problem.facts == {"field": field}
 
 
+@pytest.mark.parametrize(
+    ("document", "field", "words"),
+    [
+        ({}, "streams", "give at least one of 'streams', 'topics', 'patterns'"),
+        ({"streams": []}, "streams", "there is nothing to read"),
+        ({"patterns": ["t*"]}, "patterns", "* must be a whole segment"),
+        ({"patterns": ["__semel/**"]}, "patterns", "matches nothing"),
+    ],
+)
+def test_a_join_that_can_read_nothing_says_why(
+    document: dict[str, Any], field: str, words: str
+) -> None:
+    problem = joined(**document)
+    assert refused(problem) == (400, "invalid_request")
+    assert problem.facts == {"field": field}
+    assert words in problem.message
+
+
 def test_a_heartbeat_is_parsed() -> None:
     assert parse_heartbeat({}, b"") == Heartbeat()
     assert parse_heartbeat(JSON, b"{}") == Heartbeat()

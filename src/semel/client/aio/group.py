@@ -7,7 +7,7 @@ from semel.client import group_calls, member_calls
 from semel.client.addresses import path_of
 from semel.client.async_driver import AsyncLock
 from semel.client.dead_letter_calls import DeadLetterCalls, delete_with_retries
-from semel.client.dead_letters import DeadLetter, reject_message
+from semel.client.dead_letters import DeadLetter, cause_of, reject_message
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.values import Message, Metadata, Moves, PinnedStep
 
@@ -147,11 +147,11 @@ class AsyncMessageCommitter:
         async with self._lock:
             await self._client.run(self.cursor.move(message, metadata))
 
-    async def reject(self, message: Message, reason: str) -> None:
+    async def reject(self, message: Message, reason: str | BaseException) -> None:
         """Store the message as a dead letter, and move the group past it, in one commit."""
-        client = self._client
+        client, cause = self._client, cause_of(reason)
         async with self._lock, client.letters_lock:
-            await client.run(reject_message(client.letters, self.cursor, message, reason))
+            await client.run(reject_message(client.letters, self.cursor, message, cause))
 
     def crashes(self, message: Message) -> int:
         """Return how often members have crashed when this message was the next one."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from semel.client import group_calls, member_calls
 from semel.client.addresses import path_of
 from semel.client.dead_letter_calls import DeadLetterCalls, delete_with_retries
-from semel.client.dead_letters import DeadLetter, reject_message
+from semel.client.dead_letters import DeadLetter, cause_of, reject_message
 from semel.client.sync_driver import SyncLock
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.values import Message, Metadata, Moves, PinnedStep
@@ -142,11 +142,11 @@ class MessageCommitter:
         with self._lock:
             self._client.run(self.cursor.move(message, metadata))
 
-    def reject(self, message: Message, reason: str) -> None:
+    def reject(self, message: Message, reason: str | BaseException) -> None:
         """Store the message as a dead letter, and move the group past it, in one commit."""
-        client = self._client
+        client, cause = self._client, cause_of(reason)
         with self._lock, client.letters_lock:
-            client.run(reject_message(client.letters, self.cursor, message, reason))
+            client.run(reject_message(client.letters, self.cursor, message, cause))
 
     def crashes(self, message: Message) -> int:
         """Return how often members have crashed when this message was the next one."""
