@@ -452,8 +452,8 @@ def test_a_text_is_a_pattern_or_the_name_of_a_stream_or_a_topic() -> None:
     class Topic:
         calls = topic
 
-    found = names_of(SITE, ["a", "b/*", "**/c", "d*", Topic()], streams=["s"], patterns=["p"])
-    assert found.names == ("a", "d*")
+    found = names_of(SITE, ["a", "b/*", "**/c", Topic()], streams=["s"], patterns=["p"])
+    assert found.names == ("a",)
     assert found.patterns == ("p", "b/*", "**/c")
     assert found.streams == ("s",)
     assert [calls.path for calls in found.topics] == ["t"]
@@ -461,6 +461,12 @@ def test_a_text_is_a_pattern_or_the_name_of_a_stream_or_a_topic() -> None:
     assert not names_of(SITE, "a").has_sharing
     with pytest.raises(TypeError, match="int"):
         names_of(SITE, [7])
+    for wrong in ({"given": ["d*"]}, {"given": ["d*/*"]}, {"given": [], "patterns": ["d*"]}):
+        with pytest.raises(ValueError, match="must be a whole segment"):
+            names_of(SITE, **wrong)
+    with pytest.raises(ValueError, match="no pattern matches a path below __semel/"):
+        names_of(SITE, ["__semel/*"])
+    assert names_of(SITE, [], streams=["d*"]).streams == ("d*",)
 
 
 def test_names_are_looked_up_once() -> None:
