@@ -1,5 +1,6 @@
 """Topics, with both clients, against a real server."""
 
+import json
 import threading
 import time
 from collections import Counter
@@ -299,6 +300,19 @@ def test_a_read_continues_where_another_one_has_stopped(client: Any, name: str) 
     assert sorted(values + rest) == list(range(20))
     with pytest.raises(errors.PartitionNotFound):
         list(topic.read({9: offset_of(0)}))
+
+
+def test_offsets_that_were_stored_as_json_are_read_from(client: Any, name: str) -> None:
+    topic = client.topic(name).create(3, JSON)
+    topic.append_many([1, 2, 3, 4], keys=["a", "b", "c", "d"])
+    read = topic.read()
+    assert len(list(read)) == 4
+    stored = json.loads(json.dumps(read.offsets))
+    topic.append(5, key="a")
+    assert [message.value for message in topic.read(stored)] == [5]
+    for key in ("x", "-1", "", True, None, 1.0):
+        with pytest.raises(TypeError, match="numbers of partitions"):
+            topic.read({key: stored["0"]})
 
 
 def test_a_tail_reads_new_messages_and_new_partitions(client: Any, name: str) -> None:

@@ -766,6 +766,15 @@ def test_what_the_client_has_grouped_is_stored_where_the_server_would_store_it(
     assert by_client.show().json["keyed"] is True
 
 
+def test_an_append_to_one_partition_ignores_the_headers_of_a_topic(topic: Topic) -> None:
+    stream = topic.part(0)
+    headers = {"message_key": "k", "topic_partitions": "9", "stream_partition": "2"}
+    answer = stream.post(b"x", content_type=TEXT, **headers)
+    assert answer.status in (200, 204)
+    assert topic.tails == [1, 0, 0]
+    assert topic.show().json["keyed"] is False
+
+
 def test_a_count_that_is_not_the_topics_is_409_and_stores_nothing(topic: Topic) -> None:
     body = grouped([b"a", b"b"], 2)
     answer = topic.post(body, content_type=TOPIC_BATCH, topic_partitions=2)

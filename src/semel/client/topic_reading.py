@@ -61,7 +61,7 @@ class TopicReader:
         self.current: int | None = None
         self.page_start = START
         self._calls = calls
-        self._given = {number: _offset(each) for number, each in (offsets or {}).items()}
+        self._given = {_number(key): _offset(each) for key, each in (offsets or {}).items()}
         self._start = start
         self._make_source = make_source
         self._is_live = is_live
@@ -193,6 +193,15 @@ class TopicReader:
         seconds = backoff_seconds(self._empty_rounds, _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX)
         self._empty_rounds += 1
         return Pause(seconds)
+
+
+def _number(key: object) -> int:
+    """Return the number of a partition. In offsets that were stored as JSON, it is a string."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return key
+    if isinstance(key, str) and key.isascii() and key.isdigit():
+        return int(key)
+    raise TypeError(f"offsets= must map the numbers of partitions to offsets; {key!r} is no number")
 
 
 def _offset(offset: Offset) -> str:

@@ -3,10 +3,11 @@
 A key is stored in the extras of its message. In a topic, it selects the partition of the message.
 """
 
+import json
 import re
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -24,6 +25,7 @@ KEY_EXTENDED: Final = "message-key*"
 KEY_POINTER: Final = "message-key-pointer"
 
 _POINTER_BYTES_MAX: Final = KIB
+_HEADER_BYTES_MAX: Final = 8 * KIB  # of a whole line, so that a key in a header is shorter
 _BAD_ESCAPE: Final = re.compile("~(?![01])")
 _INDEX: Final = re.compile(b"0|[1-9][0-9]*")
 _INTEGER: Final = re.compile(b"-?(?:0|[1-9][0-9]*)")
@@ -33,6 +35,11 @@ _U32: Final = struct.Struct("<I")
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _elements: Final = msgspec.json.Decoder(list[Raw])
 _text: Final = msgspec.json.Decoder(str)
+# Unlike the decoders above, this one accepts escaped lone surrogates. An integer becomes bytes.
+_any: Final = json.JSONDecoder(parse_int=str.encode)
+
+_OTHER_VALUE: Final = "the key must be a string or an integer"
+_SURROGATE: Final = "it has an escaped lone surrogate, so its key cannot be read"
 
 Pointer = tuple[str, ...]
 
@@ -48,7 +55,7 @@ def read_message_key(headers: Headers) -> bytes | None:
             raise bad_request("invalid_header", "send Message-Key or Message-Key*, not both")
         if not value.isascii():
             raise bad_header(KEY, "must be printable ASCII; send any other key as Message-Key*")
-        return check_text(value, KEY, MESSAGE_KEY_BYTES_MAX).encode()
+        return check_text(value, KEY, _HEADER_BYTES_MAX).encode()
     return None if encoded is None else decode_extended(encoded, KEY_EXTENDED).encode()
 
 
@@ -119,18 +126,54 @@ def find_key(message: bytes, pointer: Pointer) -> bytes | str:
         for name in pointer:
             found = _step(value, name)
             if found is None:
-                return f"Message-Key-Pointer points to nothing: {name!r} is missing"
+                return _missing(name)
             value = found
         text = bytes(value)
         if text.startswith(b'"'):
             text = _text.decode(text).encode()
         elif _INTEGER.fullmatch(text) is None:
-            return "the key must be a string or an integer"
+            return _OTHER_VALUE
     except msgspec.DecodeError:
-        return "it has an escaped lone surrogate, so its key cannot be read"
+        key = _find_leniently(message, pointer)
+        if isinstance(key, str):
+            return key
+        text = key
     if len(text) > MESSAGE_KEY_BYTES_MAX:
         return f"a message key can have at most {MESSAGE_KEY_BYTES_MAX} bytes"
     return b"0" if text == b"-0" else text
+
+
+def _find_leniently(message: bytes, pointer: Pointer) -> bytes | str:
+    """Do the same as `find_key` for a message that has escaped lone surrogates anywhere.
+
+    This decodes the whole message, and is slower. So it is not done for a very large message.
+    """
+    if len(message) > STEP_BYTES:
+        return _SURROGATE
+    value: Any = _any.decode(message.decode())
+    for name in pointer:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and _is_index(name, len(value)):
+            value = value[int(name)]
+        else:
+            return _missing(name)
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        return _OTHER_VALUE
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE
+
+
+def _missing(name: str) -> str:
+    return f"Message-Key-Pointer points to nothing: {name!r} is missing"
+
+
+def _is_index(name: str, count: int) -> bool:
+    return len(name) < 9 and _INDEX.fullmatch(name.encode()) is not None and int(name) < count
 
 
 def _step(value: bytes | Raw, name: str) -> Raw | None:
@@ -138,8 +181,7 @@ def _step(value: bytes | Raw, name: str) -> Raw | None:
     text = bytes(value).lstrip()
     if text.startswith(b"{"):
         return _members.decode(text).get(name)
-    if not text.startswith(b"[") or _INDEX.fullmatch(name.encode()) is None:
+    if not text.startswith(b"["):
         return None
     elements = _elements.decode(text)
-    is_inside = len(name) < 9 and int(name) < len(elements)
-    return elements[int(name)] if is_inside else None
+    return elements[int(name)] if _is_index(name, len(elements)) else None

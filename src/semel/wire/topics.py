@@ -326,10 +326,9 @@ def topic_append_response(
     `partitions` is None if the topic does not exist any more.
     """
     headers: Fields = [] if partitions is None else [("Topic-Partitions", str(partitions))]
+    chunk = None if command.transaction is None else command.transaction.seq
     if isinstance(outcome, Staged):
-        headers.append(("Transaction-Next-Seq", str(outcome.next_seq)))
-        staged = TopicAppendResponse(command.path, False, None, outcome.next_seq)
-        return json_response(200, staged, headers)
+        outcome = TopicStored(None)  # a chunk has no offsets before its transaction is committed
     if not isinstance(outcome, TopicStored):
         is_strict_order = has_strict_order(command.producer, command.transaction)
         return outcome_response(outcome, is_strict_order=is_strict_order)
@@ -337,18 +336,19 @@ def topic_append_response(
     if parts is not None and len(parts) == 1:
         headers.append(("Stream-Partition", str(parts[0].partition)))
         headers.append(("Stream-Next-Offset", print_offset(parts[0].next_offset)))
-    headers += _stored_headers(outcome, command)
+    if chunk is not None:
+        headers.append(("Transaction-Next-Seq", str(chunk + 1)))
+    headers += _stored_headers(outcome, command, is_chunk=chunk is not None)
     if not is_named and command.producer is not None:
         headers.append(("Producer-Id", command.producer.id))
     shown = None if parts is None else topic_parts(command.path, parts)
-    body = TopicAppendResponse(command.path, outcome.is_duplicate, shown)
+    next_seq = UNSET if chunk is None else chunk + 1
+    body = TopicAppendResponse(command.path, outcome.is_duplicate, shown, next_seq)
     return json_response(200, body, headers)
 
 
-def _stored_headers(outcome: TopicStored, command: AppendTopic) -> Fields:
+def _stored_headers(outcome: TopicStored, command: AppendTopic, *, is_chunk: bool) -> Fields:
     headers: Fields = []
-    # A chunk has no offsets before its transaction is committed.
-    is_chunk = command.transaction is not None and command.transaction.seq is not None
     if outcome.parts is None and not is_chunk:
         headers.append(("Producer-Receipt", "expired"))
     if outcome.is_mismatch:

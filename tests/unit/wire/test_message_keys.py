@@ -108,6 +108,51 @@ def test_a_key_with_a_lone_surrogate_is_refused() -> None:
     assert "surrogate" in found
 
 
+@pytest.mark.parametrize(
+    ("pointer", "text", "key"),
+    [
+        ("/a", r'{"a": "x", "b": "\ud800"}', b"x"),
+        ("/a", r'{"\ud800": 1, "a": "x"}', b"x"),
+        ("/b", r'{"a": {"z": "\ud800"}, "b": -0}', b"0"),
+        ("/a", r'{"a": 123456789012345678901234567890, "b": "\udc00"}', b"1234567890" * 3),
+        ("/a", r'{"a": "\ud83d\ude00", "b": "\udc00"}', "\U0001f600".encode()),
+        ("/1/a", r'["\ud800", {"a": 7}]', b"7"),
+        ("/a", r'{"a": 1, "b": "\ud800", "a": "last"}', b"last"),
+    ],
+)
+def test_a_lone_surrogate_beside_the_key_does_not_matter(
+    pointer: str, text: str, key: bytes
+) -> None:
+    names = read_pointer({"message-key-pointer": pointer})
+    assert names is not None
+    found = finish(keyed_steps(batch_of(f"[{text}]".encode()), names))
+    assert isinstance(found, Batch), found
+    assert list(keys_of(found.extras, 1)) == [key]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "text", "reason"),
+    [
+        ("/a", r'{"a": "\ud800"}', "surrogate"),
+        ("/a", r'{"b": "\ud800"}', "'a' is missing"),
+        ("/2", r'["\ud800", 1]', "'2' is missing"),
+        ("/a", r'["\ud800", 1]', "'a' is missing"),
+        ("/a/b", r'{"a": 1, "c": "\ud800"}', "'b' is missing"),
+        ("/a", r'{"a": 1.5, "c": "\ud800"}', "must be a string or an integer"),
+        ("/a", r'{"a": true, "c": "\ud800"}', "must be a string or an integer"),
+        ("/a", r'{"a": 1, "c": "\ud800%s"}' % ("x" * STEP_BYTES), "surrogate"),
+    ],
+)
+def test_a_message_with_a_lone_surrogate_can_have_no_key(
+    pointer: str, text: str, reason: str
+) -> None:
+    names = read_pointer({"message-key-pointer": pointer})
+    assert names is not None
+    found = finish(keyed_steps(batch_of(f"[{text}]".encode()), names))
+    assert isinstance(found, str)
+    assert reason in found
+
+
 def test_the_keys_of_a_long_body_are_found_in_steps() -> None:
     text = json.dumps([{"a": "x", "b": "y" * STEP_BYTES}] * 3).encode()
     steps = keyed_steps(batch_of(text), ("a",))

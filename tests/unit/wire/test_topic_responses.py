@@ -130,6 +130,8 @@ def test_a_staged_append_tells_the_next_sequence() -> None:
     again = TopicStored(None, is_duplicate=True)
     repeated = respond(again, transaction=TxnTag("x", 1, 3))
     assert "Producer-Receipt" not in headers_of(repeated)
+    assert headers_of(repeated)["Transaction-Next-Seq"] == "4"
+    assert body(repeated) == {"topic": "t", "duplicate": True, "parts": None, "next_seq": 4}
 
 
 def test_a_refusal_is_a_problem() -> None:
