@@ -189,6 +189,18 @@ def test_a_field_that_is_wrong_is_told_how(field: str, words: str) -> None:
 
 
 # rows: R36
+def test_a_right_that_is_missing_on_the_cluster_is_named_with_its_scope() -> None:
+    message = problem_of(access.Forbidden("IdempotentWrite", "cluster", "")).message
+    assert "a token that also has the scope cluster:IdempotentWrite has it" in message
+    assert "scope" not in problem_of(access.Forbidden("read", "stream", "s")).message
+
+
+def test_the_limit_of_a_group_s_name_is_in_bytes() -> None:
+    message = problem_of(out.InvalidRequest("group")).message
+    assert "1 to 256 bytes as UTF-8" in message
+    assert "1 to 241 bytes after percent-encoding" in message
+
+
 def test_a_wrong_state_tells_the_right_one() -> None:
     problem = problem_of(txn.InvalidTxnState("prepared"))
     assert problem.facts == {"state": "prepared", "expected_state": "open"}
