@@ -103,15 +103,6 @@ def effective_starts(row: ShareRow, stored: PositionRow) -> int:
     return row.starts if row.counted_version == stored.version else 0
 
 
-def has_limits(state: State, group: str) -> bool:
-    """Return True if a growth of a topic limits what the members of a group may read now."""
-    share = state.shares.get(group)
-    if share is None:
-        return False
-    limits = GrowthLimits(state, group)
-    return any(limits.of(state.by_number[number]) is not None for number in share.streams)
-
-
 def member_view(state: State, group: str, member: str) -> MemberView | None:
     """Return what a member owns, or None if the group has no such member."""
     share = state.shares.get(group)

@@ -22,7 +22,7 @@ from semel.client.errors import (
 )
 from semel.client.sync.client import Client
 from semel.client.topic_values import TopicInfo
-from semel.model.partitioners import HASHES
+from semel.model.partitioners import HASHES, partition_of
 from semel.spark.errors import (
     FIRST_SECONDS,
     not_a_semel_server,
@@ -59,8 +59,10 @@ class TopicLayout(Struct, frozen=True):
         if keys is None:
             return self._digests(values)
         coded = keys.view(pa.binary()).dictionary_encode()  # each key is hashed once
-        hash_of = HASHES[self.partitioner]
-        by_code = [hash_of(key) % self.partitions for key in coded.dictionary.to_pylist()]
+        by_code = [
+            partition_of(self.partitioner, key, self.partitions)
+            for key in coded.dictionary.to_pylist()
+        ]
         if not keys.null_count:
             return np.array(by_code, np.int64)[coded.indices.to_numpy()]
         is_null = keys.is_null().to_numpy(zero_copy_only=False)
