@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semel.client.errors import (
@@ -324,6 +324,14 @@ def test_a_forgotten_producer_goes_on_or_tells_what_is_unknown(
 
 
 # rows: P06
+@example(  # the first response of the first life says that the batch is a duplicate
+    [
+        ([("append", 0), ("send", 0), ("lose", 1)], True, 1),
+        ([("append", 0), ("send", 0), ("lose", 0)], False, 0),
+    ],
+    {},
+    {"mode": "sparse"},
+)
 @given(st.lists(st.tuples(actions, st.booleans(), st.integers(0, 20)), max_size=5), batching, modes)
 def test_a_producer_that_is_forgotten_while_it_is_idle_never_fails(
     lives: list[tuple[list[tuple[str, int]], bool, int]],

@@ -128,7 +128,7 @@ class ProducerIdentity:
         epoch = _epoch_in(headers)
         if epoch is None:
             return ProtocolError(_IGNORED)
-        if is_duplicate and self._is_sparse:
+        if is_duplicate and self._is_sparse and self._settings.expires is None:
             return None  # an earlier instance can have stored it, with a different epoch
         if self.epoch not in (None, epoch):
             return ProtocolError(
