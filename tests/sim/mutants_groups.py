@@ -13,7 +13,7 @@ from semel.broker import memberships
 from semel.broker.endings import Endings
 from semel.broker.memberships import Memberships
 from semel.journal import checkpoint, frame, recovery
-from semel.machine import Decision, groups, positions, topics
+from semel.machine import Decision, generations, groups, positions, topics
 from semel.machine import apply as real_apply
 from semel.machine.assignment import AssignmentStep, plan
 from semel.machine.events import PositionsNamedByMembers
@@ -35,7 +35,7 @@ Owners = Mapping[int, str]
 
 def compare_one_epoch_of_the_whole_group() -> Any:
     """A member is refused after any stream of its group was given to somebody."""
-    real = positions.refuse_generation
+    real = generations.refuse_generation
 
     def refuse(state: State, stream: Stream, move: Any, **how: Any) -> Refusal | None:
         refusal = real(state, stream, move, **how)
@@ -52,7 +52,7 @@ def compare_one_epoch_of_the_whole_group() -> Any:
 
 def compare_the_owner_only_when_naming() -> Any:
     """A commit does not check whether the member has lost the stream since it named it."""
-    real = positions.refuse_generation
+    real = generations.refuse_generation
 
     def refuse(
         state: State, stream: Stream, move: PositionMove | NamedPosition, **how: Any
@@ -72,7 +72,7 @@ def let_anybody_move_a_shared_position() -> Any:
 
 def compare_no_epochs() -> Any:
     """The owner of a stream may commit what it read when it had the stream before."""
-    real = positions.refuse_generation
+    real = generations.refuse_generation
 
     def refuse(state: State, stream: Stream, move: Any, **how: Any) -> Refusal | None:
         refusal = real(state, stream, move, **how)
@@ -85,7 +85,7 @@ def compare_no_epochs() -> Any:
 
 
 def _patched_generation(is_ignored: Callable[[Refusal | None], bool]) -> Any:
-    real = positions.refuse_generation
+    real = generations.refuse_generation
 
     def refuse(state: State, stream: Stream, move: Any, **how: Any) -> Refusal | None:
         refusal = real(state, stream, move, **how)

@@ -25,6 +25,7 @@ from semel.wire.headers import TOPIC_BATCH
 from semel.wire.json_mode import split_json
 
 PLAIN: Final = AppendHeaders()
+_KEY_CHARS_MAX: Final = 1_000  # of a key that is sent as a header
 _LENGTH_BYTES: Final = 4  # of one message in the batch format; a comma in JSON is shorter
 
 
@@ -156,12 +157,15 @@ class AppendBatch(Struct, eq=False):
     was_lost: bool = False
     known: DedupKnowledge = DedupKnowledge()  # before it was first sent
     grouped: Grouped | None = None  # how it was encoded for a topic
+    key: str | None = None  # of its only message, if the server selects the partition
 
     @property
     def fields(self) -> Fields:
         """The headers of the request that say for which partitions it is encoded."""
         if self.grouped is not None:
             return self.grouped.fields
+        if self.key is not None:
+            return (("Message-Key", self.key),)
         partition = self.appends[0].partition
         return () if partition is None else (("Stream-Partition", str(partition)),)
 
@@ -193,8 +197,9 @@ class AppendBatch(Struct, eq=False):
     def body(self, grouper: Grouper | None = None) -> tuple[str, bytes]:
         """Return the media type and the body of the request. Only `regroup` changes them.
 
-        `grouper` groups the messages by the partitions of a topic. It is None for a stream. With an
-        idempotency key the server groups, so that it recognises a repeat after a growth.
+        `grouper` groups the messages by the partitions of a topic. It is None for a stream. The
+        server selects the partition of a single message with a key, because that is cheaper. With
+        an idempotency key the server groups, so that it recognises a repeat after a growth.
         """
         if self.encoded is None:
             assert self.content_type is not None
@@ -203,13 +208,27 @@ class AppendBatch(Struct, eq=False):
             if len(self.appends) > 1:
                 messages = [raw for append in self.appends for raw in append.messages]
                 extras = _join_extras(self.appends)
-            if grouper is None or first.conditions.idempotency_key is not None:
+            self.key = None if grouper is None else self._only_key()
+            if self.key is not None:
+                self.encoded = encode_body(messages, self.content_type, Extras())
+            elif grouper is None or first.conditions.idempotency_key is not None:
                 self.encoded = encode_body(messages, self.content_type, extras)
             else:
                 chosen = self._chosen()
                 self.grouped = grouper.group(self.content_type, messages, extras, chosen)
                 self.encoded = TOPIC_BATCH, self.grouped.body
         return self.encoded
+
+    def _only_key(self) -> str | None:
+        """Return the key of the only message, if a header can have it and all else is default."""
+        append, extras = self.appends[0], self.appends[0].extras
+        is_single = len(self.appends) == 1 and append.count == 1 and append.partition is None
+        if not is_single or extras.keys is None or extras.headers or extras.timestamps:
+            return None
+        raw = extras.keys[0]
+        key = "" if raw is None or not raw.isascii() else raw.decode()
+        is_header = key.isprintable() and key == key.strip() and len(key) <= _KEY_CHARS_MAX
+        return key if key and is_header else None
 
     def _chosen(self) -> list[int | None] | None:
         """Return the partition that the caller has chosen for each message, or None."""

@@ -431,10 +431,10 @@ def test_appends_that_share_a_request_get_their_own_receipts() -> None:
 
 def test_a_repeat_after_a_lost_response_has_the_same_groups() -> None:
     hand = TopicHand(known_topic(3))
-    hand.append(1, keys=[b"a"])
+    hand.append(1, 2, keys=[b"a", b"a"])
     batch, _ = hand.lane.take(hand.now)
     assert batch is not None
-    played = hand.play(batch, LOST, state(5), stored((2, 0, 1), duplicate=True))
+    played = hand.play(batch, LOST, state(5), stored((2, 0, 2), duplicate=True))
     posts = [send.request for send in played.sends if send.request.method == "POST"]
     assert posts[0] == posts[1]
     assert not played.result.duplicate  # it is the first attempt of this call
@@ -442,7 +442,7 @@ def test_a_repeat_after_a_lost_response_has_the_same_groups() -> None:
 
 def test_after_a_refusal_the_batch_is_encoded_again() -> None:
     hand = TopicHand(known_topic(3))
-    hand.append(1, keys=[b"a"])
+    hand.append(1, 2, keys=[b"a", b"a"])
     batch, _ = hand.lane.take(hand.now)
     assert batch is not None
     with pytest.raises(EncodeAgain):
@@ -450,24 +450,54 @@ def test_after_a_refusal_the_batch_is_encoded_again() -> None:
     hand.lane.fail(batch, EncodeAgain())
     again, _ = hand.lane.take(hand.now)
     assert again is not None
-    played = hand.play(again, stored((HASHES["crc32"](b"a") % 8, 0, 1)))
+    played = hand.play(again, stored((HASHES["crc32"](b"a") % 8, 0, 2)))
     (send,) = played.sends
     assert fields_of(send.request)["Topic-Partitions"] == "8;partitioner=crc32"
 
 
 def test_a_batch_whose_producer_is_refused_is_grouped_again_for_the_topic_as_it_is() -> None:
     hand = TopicHand(known_topic(3))
-    hand.append(1, keys=[b"a"])
+    hand.append(1, 2, keys=[b"a", b"a"])
     batch, _ = hand.lane.take(hand.now)
     assert batch is not None
     refusal = problem(403, "PRODUCER_FENCED", current_epoch=4)
     place = HASHES["murmur2"](b"a") % 9
     other = state(9, partitioner="murmur2", incarnation="j")
-    played = hand.play(batch, refusal, other, stored((place, 0, 1)))
+    played = hand.play(batch, refusal, other, stored((place, 0, 2)))
     first, _, second = played.sends
     assert fields_of(first.request)["Topic-Partitions"] == "3;partitioner=crc32"
     assert fields_of(second.request)["Topic-Partitions"] == "9;partitioner=murmur2"
     assert list(parts_of(second.request.body or b"")) == [place]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_header"),
+    [
+        (b"customer 7", True),
+        (b"k" * 1_000, True),
+        (b"k" * 1_001, False),
+        (b" k", False),
+        (b"", False),
+        ("ä".encode(), False),
+        (b"a\x00", False),
+        (b"\xff", False),
+    ],
+)
+def test_the_server_selects_the_partition_of_a_single_message_with_a_key(
+    key: bytes, is_header: bool
+) -> None:
+    hand = TopicHand(known_topic(3))
+    hand.append(1, keys=[key])
+    batch, _ = hand.lane.take(hand.now)
+    assert batch is not None
+    played = hand.play(batch, LOST, state(3), stored((2, 5, 6)))
+    first, second = (send.request for send in played.sends if send.request.method == "POST")
+    for fields in (fields_of(first), fields_of(second)):
+        assert fields.get("Message-Key") == (key.decode() if is_header else None)
+        assert ("Topic-Partitions" in fields) is not is_header
+    assert first == second
+    if is_header:
+        assert first.body == b"[1]"
 
 
 def test_a_batch_keeps_its_groups_if_the_topic_is_the_same() -> None:
