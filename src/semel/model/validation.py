@@ -433,10 +433,11 @@ def _in_append_topic(command: AppendTopic) -> str | None:
         ("parts", partitions == sorted(set(partitions)) and count <= BATCH_MESSAGES_MAX),
         ("partitions", not is_grouped or command.partitions is not None),
         ("partition", all(map(is_number, numbers))),
-        ("partitioner", command.partitioner is None or command.partitioner in HASHES),
     )
     if field is not None:
         return field
+    if command.partitioner is not None and command.partitioner not in HASHES:
+        return "partitioner"
     append = Append("-", command.now_ms, producer=command.producer, key=command.key)
     return _in_append(append) or (None if transaction is None else _in_txn_tag(transaction))
 

@@ -491,6 +491,7 @@ def test_a_policy_that_is_due_switches_the_topic_with_an_append() -> None:
         ({"partition": -1}, "partition"),
         ({"hint": NUMBER_MAX + 1}, "partition"),
         ({"partitions": -1}, "partition"),
+        ({"partitioner": "md5"}, "partitioner"),
         ({"key": ""}, "idempotency_key"),
         ({"producer": dense(-1)}, "producer_seq"),
     ],
