@@ -10,8 +10,9 @@ from semel.machine import shares as module
 from semel.machine.rows import MemberRow
 from semel.machine.shares import PatternStreams
 from semel.model.commands import Delete
+from semel.model.group_commands import DeleteGroup
 from semel.model.outcomes import LimitReached
-from semel.model.outcomes_groups import Joined
+from semel.model.outcomes_groups import GroupDeleted, Joined
 from semel.model.patterns import Pattern
 from semel.model.rights import retries_of
 from semel.model.steps import finish
@@ -150,6 +151,17 @@ def test_a_search_ends_early_when_there_are_too_many_streams(
     for number in range(47):
         machine.execute(Delete(f"s/{number}", 0))
     assert machine.execute(join("n", patterns=("**",))) == Joined("g", "n")
+    check(machine.state)
+
+
+def test_a_group_that_was_deleted_wants_nothing() -> None:
+    machine = machine_of(create("a"), join("m", "a", patterns=("b/*",)), leave("m"))
+    assert machine.execute(DeleteGroup(0, "g")) == GroupDeleted()
+    machine.execute(Delete("a", 0))
+    machine.execute(create("a"))
+    machine.execute(create("b/1"))
+    assert (machine.state.shares, len(machine.state.patterns)) == ({}, 0)
+    machine.execute(join("m", "a", patterns=("b/*",)))
     check(machine.state)
 
 
