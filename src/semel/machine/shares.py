@@ -47,7 +47,7 @@ class _Index:
     def __init__(self) -> None:
         self._by_first: dict[str, dict[str, Matched]] = {}
         self._parent: str | None = None
-        self._below_parent: list[Matched] = []
+        self._below_parent: dict[str, list[Matched]] = {}  # by the last segment
         self.comparisons = 0
 
     def add(self, text: str, matched: Matched) -> None:
@@ -66,15 +66,17 @@ class _Index:
         self.comparisons += 1
         if not self._by_first:
             return ()
-        parent, slash, _ = path.rpartition("/")
+        parent, slash, last = path.rpartition("/")
         if not slash:
             return self._of_first(path)
         if parent != self._parent:
-            found = self._of_first(parent.partition("/")[0])
-            self._below_parent = [each for each in found if each.pattern.can_match_below(parent)]
-            self._parent = parent
-            self.comparisons += len(found)
-        return self._below_parent
+            self._parent, self._below_parent = parent, {}
+            for each in self._of_first(parent.partition("/")[0]):
+                self.comparisons += 1
+                if each.pattern.can_match_below(parent):
+                    self._below_parent.setdefault(each.pattern.last or _WILD, []).append(each)
+        found = self._below_parent.get(_WILD, [])
+        return found if last == _WILD else [*self._below_parent.get(last, ()), *found]
 
     def _of_first(self, first: str) -> list[Matched]:
         found = [*self._by_first.get(first, {}).values()]

@@ -20,14 +20,16 @@ _ANY: Final = "\0"  # a segment that every literal segment of a pattern for chil
 class Pattern:
     """A pattern that is compiled once, to be compared with many paths.
 
-    `first` is the first segment of all paths that it matches, or None if they have different ones.
+    `first` and `last` are the first and the last segment of all paths that it matches, or None if
+    they have different ones.
     """
 
-    __slots__ = ("_children", "_paths", "first")
+    __slots__ = ("_children", "_paths", "first", "last")
 
     def __init__(self, text: str) -> None:
         segments = text.split("/")
         self.first: Final = None if segments[0] in _WILDCARDS else segments[0]
+        self.last: Final = None if segments[-1] in _WILDCARDS else segments[-1]
         self._paths = _compile(segments, "/{}")
         self._children = _compile(segments, f"/(?:{{}}|{_ANY})")
 

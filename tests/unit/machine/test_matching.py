@@ -185,3 +185,13 @@ def test_partitions_are_compared_only_with_patterns_that_can_match_below_the_top
     for partition in range(1_000):
         assert len(index.matching(f"x7/{partition}")) == 1
     assert index.comparisons <= 4_000
+
+
+def test_a_pattern_that_ends_with_a_name_is_compared_only_with_paths_that_do() -> None:
+    index = module._Index()
+    for number in range(1_000):
+        index.add(f"**/x{number}", module.Matched(Pattern(f"**/x{number}")))
+    for partition in range(1_000):
+        assert index.matching(f"t/{partition}") == []
+    assert len(index.matching("t/x7")) == 1
+    assert index.comparisons <= 3_000

@@ -81,13 +81,15 @@ def test_it_is_known_whether_a_pattern_can_match_a_path_below_another(
 
 
 @given(patterns, paths)
-def test_all_paths_that_a_pattern_matches_have_its_first_segment(
+def test_all_paths_that_a_pattern_matches_have_its_first_and_last_segment(
     pattern: str, path: list[str]
 ) -> None:
     compiled = Pattern(pattern)
-    if compiled.first is not None and compiled.matches("/".join(path)):
-        assert path[0] == compiled.first
+    if compiled.matches("/".join(path)):
+        assert compiled.first in (None, path[0])
+        assert compiled.last in (None, path[-1])
     assert (compiled.first is None) == pattern.startswith("*")
+    assert (compiled.last is None) == pattern.endswith("*")
 
 
 @pytest.mark.parametrize(
