@@ -245,9 +245,10 @@ class Topics:
         staging = [
             txn
             for txn in self._model.txns.open.values()
-            if any(chunk.stream in topic.partitions for chunk in txn.chunks)
+            if (txn.kind == ask.TXN_STAGED and stream.number in txn.streams)
+            or (topic.is_keyed and any(chunk.stream in topic.partitions for chunk in txn.chunks))
         ]
-        if topic.is_keyed and staging:  # its messages would come after the fences
+        if staging:  # its messages would come after the fences
             oldest = min(staging, key=lambda txn: txn.number)
             return txn_out.StreamInTransaction(oldest.id)
         paths = [f"{c.path}/{n}" for n in range(count, c.partitions)]

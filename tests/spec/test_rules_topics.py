@@ -1256,16 +1256,19 @@ def test_a_staged_transaction_counts_requests_and_gets_offsets_at_its_end(
         assert seen(objects) == [[], ["between"], []]
 
 
-def test_a_growth_between_two_chunks_moves_no_chunk(objects: Topic) -> None:
+# T25
+def test_a_growth_between_two_chunks_is_refused(objects: Topic) -> None:
     txn = Txn(objects.server)
     assert txn.begin(kind="staged", implicit=True).status == 201
     key = next(key for n in range(99) if crc32((key := key_for(0, 3, other=n)).encode()) % 4 == 3)
     assert stage(objects, txn, 0, [key]).status == 200
-    assert objects.patch(partitions=4, keys_may_move=True).status == 200
-    assert stage(objects, txn, 0, [key]).json["duplicate"] is True
+    refused = objects.patch(partitions=4, keys_may_move=True)
+    assert (refused.status, refused.json["code"]) == (409, "stream_in_transaction")
+    assert refused.json["transaction_id"] == txn.id
     assert stage(objects, txn, 1, [key]).status == 200
     assert txn.commit().status == 200
-    assert seen(objects) == [[{"k": key}], [], [], [{"k": key}]]
+    assert objects.patch(partitions=4, keys_may_move=True).status == 200
+    assert seen(objects) == [[{"k": key}] * 2, [], [], []]
 
 
 @pytest.mark.crash

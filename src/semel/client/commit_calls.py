@@ -393,8 +393,8 @@ class TaskCalls:
         """The token that identifies the transaction in a commit."""
         return token_of(self.id, self.epoch)
 
-    def begin(self) -> Flow[None]:
-        """Begin the transaction, unless it has already begun."""
+    def begin(self, streams: Sequence[str] = ()) -> Flow[None]:
+        """Begin the transaction, unless it has begun. It can write to `streams`, or anywhere."""
         if self.epoch:
             self.owner.check()
             return
@@ -402,7 +402,8 @@ class TaskCalls:
             self.id = random_id()
             self.owner.adopt()
         target = self.site.address.target(TRANSACTIONS)
-        request = BeginRequest(self.id, kind=KIND_STAGED, sink=self._owner)
+        names = list(streams) or UNSET
+        request = BeginRequest(self.id, kind=KIND_STAGED, sink=self._owner, streams=names)
         response = yield from post(self.site, target, request, BeginResponse, 200, 201)
         self.epoch = response.transaction_epoch
 

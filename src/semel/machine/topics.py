@@ -22,6 +22,7 @@ from semel.machine.shared_events import (
 )
 from semel.machine.shares import note_new_stream
 from semel.machine.state import Effects, State, Stream, set_tail
+from semel.model.commands import TXN_STAGED
 from semel.model.limits import TOPIC_GROWTHS_MAX
 from semel.model.messages import DEFAULT_MEDIA_TYPE, same_media_type
 from semel.model.outcomes import Gone, LimitReached, Outcome, Refusal, StreamClosed
@@ -176,10 +177,9 @@ def decide_grow_topic(state: State, command: GrowTopic) -> Decision:
         return Decision(StreamClosed(None))
     if row.is_keyed and not command.keys_may_move:
         return Decision(KeysWouldMove())  # T6
-    if row.is_keyed:
-        staging = _staging_txns(state, topic)
-        if staging:
-            return Decision(holding_txn(state, staging))  # T25
+    staging = _staging_txns(state, topic, row)
+    if staging:
+        return Decision(holding_txn(state, staging))  # T25
     paths = _paths(command.path, count, command.partitions)
     refusal = _refuse_paths(state, paths) or _refuse_room(state, len(paths))
     if refusal is None and len(row.fences) >= TOPIC_GROWTHS_MAX:
@@ -197,13 +197,15 @@ def decide_grow_topic(state: State, command: GrowTopic) -> Decision:
     return Decision(TopicGrown(command.partitions, fence, is_new=True), event, grows=True)
 
 
-def _staging_txns(state: State, topic: Stream) -> set[int]:
-    """Return the pending transactions with staged messages for partitions of a topic.
+def _staging_txns(state: State, topic: Stream, row: TopicRow) -> set[int]:
+    """Return the staged transactions that must end before a topic grows.
 
-    Their messages get offsets at the commit, so they would come after the fence of a growth.
+    These are those that name the topic: they can rely on the number of its partitions. If the topic
+    is keyed, they are also those with messages for its partitions. Such messages get their offsets
+    at the commit, so they would come after the fence of the growth.
     """
-    found: set[int] = set()
-    for stream in partitions_of(state, topic):
+    found = {txn for txn in topic.txns or () if state.by_txn[txn].row.kind == TXN_STAGED}
+    for stream in partitions_of(state, topic) if row.is_keyed else ():
         number = stream.row.number
         for txn in stream.txns or ():
             joined = state.by_txn[txn].streams.get(number)

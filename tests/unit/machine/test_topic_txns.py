@@ -411,9 +411,17 @@ def test_a_keyed_topic_does_not_grow_while_messages_for_it_are_staged() -> None:
     assert isinstance(machine.execute(grow(partitions=6, moves=True)), TopicGrown)
 
 
-def test_a_topic_without_keys_grows_beside_staged_messages() -> None:
-    machine = topic_machine(begin_staged())
-    machine.execute(staged((None, b"1")))
+def test_a_topic_without_keys_grows_beside_staged_messages_for_a_partition() -> None:
+    machine = topic_machine(begin_staged("t/1"))
+    machine.execute(chunk(0, b"1", txn="x", path="t/1", kind=JSON))
+    assert isinstance(machine.execute(grow(partitions=6)), TopicGrown)
+
+
+# T25
+def test_a_topic_does_not_grow_while_a_staged_transaction_names_it() -> None:
+    machine = topic_machine(begin_staged("t"), begin("y", streams=("t",)))
+    assert unchanged(machine, grow(partitions=6)) == StreamInTransaction("x")
+    machine.execute(abort("x"))
     assert isinstance(machine.execute(grow(partitions=6)), TopicGrown)
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructType
 
 from semel import Client
 from semel.client.sync.topic import Topic
+from semel.errors import StreamInTransaction
 from semel.model.partitioners import partition_of
 from semel.spark.errors import DataLossError, RowError, TopicMissing
 from semel.spark.options import SparkOptionError, parse_sink, parse_source
@@ -252,8 +253,13 @@ class TopicQuery(Query):
 
 
 def keyed(numbers: range) -> Iterator[pa.RecordBatch]:
+    yield keyed_batch(numbers)
+
+
+def keyed_batch(numbers: range) -> pa.RecordBatch:
     keys = [key_of(number) for number in numbers]
-    yield pa.record_batch({"key": keys, "value": [str(number) for number in numbers]})
+    columns = {"key": keys, "value": [str(number) for number in numbers]}
+    return pa.record_batch(columns, pa.schema([("key", pa.string()), ("value", pa.string())]))
 
 
 def failing(numbers: range) -> Iterator[pa.RecordBatch]:
@@ -297,14 +303,16 @@ def first(partition: int) -> int:
     return next(n for n in range(40) if place_of(n, 3) == partition)
 
 
-def test_a_batch_keeps_the_layout_with_which_it_was_planned_and_the_next_has_the_new_one(
+def test_a_topic_grows_when_a_batch_is_committed_and_the_next_has_the_new_layout(
     query: TopicQuery, client: Client, topic: Topic
 ) -> None:
     query.begin(0, 1)
     tasks = [query.stage(0, range(20))]
-    topic.grow(7, keys_may_move=True)
+    with pytest.raises(StreamInTransaction):
+        topic.grow(7, keys_may_move=True, timeout=0.2)
     tasks.append(query.stage(0, range(20, 40), 1))
     query.commit(0, *tasks)
+    topic.grow(7, keys_may_move=True)
     wanted = expected(range(40), 3)
     assert contents(client, topic) == {at: wanted.get(at, []) for at in range(7)}
     query.begin(0, 1)  # Spark has not recorded the commit, and runs the batch again
@@ -316,13 +324,12 @@ def test_a_batch_keeps_the_layout_with_which_it_was_planned_and_the_next_has_the
     assert contents(client, topic) == {at: wanted.get(at, []) + after[at] for at in range(7)}
 
 
-def test_a_batch_that_was_not_committed_is_planned_again_with_the_new_layout(
+def test_a_topic_that_grows_before_the_first_task_is_written_with_the_new_layout(
     query: TopicQuery, client: Client, topic: Topic
 ) -> None:
     query.begin(0, 1)
-    query.stage(0, range(40))  # then the driver is killed
+    assert query.write(0, iter([keyed_batch(range(0))])).token is None, "it has no rows"
     topic.grow(7, keys_may_move=True)
-    query.begin(0, 1)
     query.commit(0, query.stage(0, range(20)), query.stage(0, range(20, 40), 1))
     assert contents(client, topic) == expected(range(40), 7)
     assert client.sink(query.query_id).info().open_transactions == 0

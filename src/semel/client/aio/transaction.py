@@ -373,9 +373,15 @@ class AsyncSinkTask:
         """The token that identifies this attempt in a commit."""
         return self.calls.token
 
-    async def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Begin the attempt. Entering the `async with` block also does this."""
-        await self._client.run(self.calls.begin(), timeout)
+    async def begin(
+        self, *, streams: Sequence[str] = (), timeout: Timeout = CLIENT_DEFAULT
+    ) -> None:
+        """Begin the attempt. Entering the `async with` block also does this.
+
+        With `streams`, it can write only to these streams, and to the partitions of these topics.
+        A topic does not grow before such an attempt has ended.
+        """
+        await self._client.run(self.calls.begin(streams), timeout)
 
     async def append_many(
         self,

@@ -372,9 +372,13 @@ class SinkTask:
         """The token that identifies this attempt in a commit."""
         return self.calls.token
 
-    def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Begin the attempt. Entering the `with` block also does this."""
-        self._client.run(self.calls.begin(), timeout)
+    def begin(self, *, streams: Sequence[str] = (), timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Begin the attempt. Entering the `with` block also does this.
+
+        With `streams`, it can write only to these streams, and to the partitions of these topics.
+        A topic does not grow before such an attempt has ended.
+        """
+        self._client.run(self.calls.begin(streams), timeout)
 
     def append_many(
         self,

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -207,15 +208,30 @@ def stage(
 
     `layout` is that of the topic, if the options name one. Return None if there are no rows. Raises
     RowError if a row cannot be written. Raises ServerUnreachable if the server does not respond.
+
+    The transaction names the topic when it begins. From then on, the topic does not grow, so the
+    layout is read again: all tasks with rows use the same one until their batch is committed.
+    Otherwise, keys could be out of order for the members of groups.
     """
     assert (layout is None) == (options.topic is None)
     client = client_for(options)
     task = client.sink(id.app).task(id.version, id.partition)
-    targets = Targets(client, options, layout, is_first=id.version == 0)
-    splitter = RowSplitter(columns, layout or options.stream, targets.type_of, id.partition)
+
+    def splitter() -> RowSplitter:
+        current = layout
+        if layout is not None:
+            task.begin(streams=[layout.topic])
+            current = layout.read_again(client)
+        targets = Targets(client, options, current, is_first=id.version == 0)
+        return RowSplitter(columns, current or options.stream, targets.type_of, id.partition)
+
     try:
-        Sender(task, id.partition).send_all(_chunks(splitter, batches))
-        return task.prepare() if task.calls.chunks else None
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return None
+        Sender(task, id.partition).send_all(_chunks(splitter(), chain([first], filled)))
+        return task.prepare()
     except (Indeterminate, Unavailable) as error:
         raise server_unreachable(error) from None
     except BaseException:

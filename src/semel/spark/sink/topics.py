@@ -1,8 +1,7 @@
 """Selects the partition of each row that is written to a topic.
 
-The driver reads the layout of the topic once for each batch. The layout goes to the tasks together
-with the writer, so that all tasks of a batch, and all attempts of a task, select the same partition
-for a row. A batch that was begun before the topic grew is still written with the old layout.
+The driver reads the layout of the topic once for each batch, and the layout goes to the tasks
+together with the writer. A task reads it again when its transaction has begun: see `stage`.
 """
 
 from typing import Any, Final
@@ -48,6 +47,10 @@ class TopicLayout(Struct, frozen=True):
     def path(self, partition: int) -> str:
         return partition_path(self.topic, partition)
 
+    def read_again(self, client: Client) -> "TopicLayout":
+        """Return the present layout of the topic. Raises TopicNotFound if it was deleted."""
+        return layout_of(client.run(show_topic(client.site, self.topic)))
+
     def partitions_of(self, keys: pa.Array | None, values: pa.Array) -> Any:
         """Return the partition of each row, as an array.
 
@@ -76,6 +79,11 @@ class TopicLayout(Struct, frozen=True):
         return np.array([crc32(value) % self.partitions for value in raw], np.int64)
 
 
+def layout_of(info: TopicInfo) -> TopicLayout:
+    """Return the layout of a topic."""
+    return TopicLayout(info.topic, info.partition_count, info.partitioner, info.content_type)
+
+
 def read_layout(options: SinkOptions) -> TopicLayout | None:
     """Ask the server for the layout of the topic in `options`. Return None if there is no topic.
 
@@ -99,7 +107,7 @@ def read_layout(options: SinkOptions) -> TopicLayout | None:
             f" semel does not know; it knows {' and '.join(HASHES)}: install the version that the"
             " server has"
         )
-    return TopicLayout(topic, found.partition_count, found.partitioner, found.content_type)
+    return layout_of(found)
 
 
 def _find_or_create(client: Client, options: SinkOptions, topic: str) -> TopicInfo:
