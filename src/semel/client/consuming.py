@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from semel.client import errors
 from semel.client.commit_sequence import CommitSequence
 from semel.client.consumer_options import ConsumerSettings, Names, resolve_names
-from semel.client.dead_letters import reject_message
 from semel.client.flows import Flow, Pause, backoff_seconds
 from semel.client.group_calls import group_page
 from semel.client.known_streams import KnownStreams
@@ -38,7 +37,12 @@ from semel.client.member_calls import (
     describe_group,
     join_group,
 )
-from semel.client.owned_streams import MemberCursor, MemberReader, OwnedStream
+from semel.client.owned_streams import (
+    MemberCursor,
+    MemberReader,
+    OwnedStream,
+    reject_or_put_back,
+)
 from semel.client.positions import KnownPosition, KnownPositions, Ownership
 from semel.client.stream_calls import StreamCalls
 from semel.client.suspects import Attribution, find_guilty, suspects_in_turn
@@ -285,8 +289,11 @@ class Consumption:
         while (
             guilty := find_guilty(self.streams.values(), self._settings.max_attempts)
         ) is not None:
-            if not (yield from self._reject_next(guilty)):
+            is_rejected = yield from self._reject_next(guilty)
+            if is_rejected is None:
                 break
+            if not is_rejected:
+                return  # it must not be delivered instead
         if self.member is not None and self._attribution.must_tell:
             yield from self._attribution.tell(self.member)
         if self._has_suspects and not self._attribution.has_suspect:
@@ -321,22 +328,28 @@ class Consumption:
         opened = self.streams[stream.path]
         opened.revoked_at, opened.is_revoked_told = revoked_at, is_told
 
-    def _reject_next(self, stream: OwnedStream) -> Flow[bool]:
-        """Make the next message of a stream a dead letter. Return False if there is none."""
+    def _reject_next(self, stream: OwnedStream) -> Flow[bool | None]:
+        """Make the next message of a stream a dead letter.
+
+        Return False if that must wait, and None if there is no message.
+        """
         if not stream.has_next:
             yield from self._read(stream, is_waiting=False)
         for message in stream.take(1):
             cause = _CRASHED.format(stream.starts)
             with suppress(errors.PositionRefused):  # the stream has recorded the reason
-                yield from reject_message(
-                    self.sequence, stream.cursor, message, cause, attempts=message.attempts
-                )
+                if not (
+                    yield from reject_or_put_back(
+                        self.sequence, stream, message, cause, attempts=message.attempts
+                    )
+                ):
+                    return False
                 _log.warning(
                     "the group %s has made the message at %s in %s a dead letter: %s",
                     *(self.group, message.offset, stream.path, cause),
                 )
             return True
-        return False
+        return None
 
     # ---- messages --------------------------------------------------------------------------------
 

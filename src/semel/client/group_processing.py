@@ -14,10 +14,10 @@ from semel.client import errors
 from semel.client.commit_calls import Parts, find_unstorable
 from semel.client.commit_sequence import CommitSequence
 from semel.client.consumer_options import ConsumerSettings
-from semel.client.dead_letters import cause_of, reject_message
+from semel.client.dead_letters import cause_of
 from semel.client.flows import Flow
 from semel.client.group_calls import cursor_of, end_offset_of
-from semel.client.owned_streams import MemberCursor, OwnedStream
+from semel.client.owned_streams import MemberCursor, OwnedStream, reject_or_put_back
 from semel.client.positions import MovePlanner, moves_by_member
 from semel.client.processing import InputBatch, Outputs
 
@@ -132,7 +132,7 @@ def give_up(
     error: Exception,
     failures: int,
 ) -> Flow[int]:
-    """Make a message a dead letter. Return 1, or 0 if its stream was lost.
+    """Make a message a dead letter. Return 1, or 0 if its stream was lost or that must wait.
 
     The messages of a longer batch are delivered again one by one, and 0 is returned. Raises `error`
     if the settings allow no dead letters.
@@ -148,7 +148,8 @@ def give_up(
     with suppress(errors.PositionRefused):  # the stream has recorded the reason
         attempts = message.attempts + failures
         tried = "1 attempt" if attempts == 1 else f"{attempts:,} attempts"
-        yield from reject_message(sequence, cursor, message, cause, attempts=attempts)
+        if not (yield from reject_or_put_back(sequence, stream, message, cause, attempts=attempts)):
+            return 0
         _log.warning(
             "the group %s has made the message at %s in %s a dead letter after %s: %s",
             *(cursor.group, message.offset, batch.stream, tried, cause),

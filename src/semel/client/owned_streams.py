@@ -7,16 +7,20 @@ If members have crashed since the position of a stream was moved, its next messa
 from collections import deque
 from collections.abc import Iterable
 from math import inf
+from typing import Final
 
 from semel.client import errors
-from semel.client.dead_letters import unwrap
-from semel.client.flows import Flow
+from semel.client.commit_sequence import CommitSequence
+from semel.client.dead_letters import reject_message, unwrap
+from semel.client.flows import Flow, Pause
 from semel.client.group_calls import GroupCursor, end_offset_of
 from semel.client.member_calls import AssignedStream
 from semel.client.positions import KnownPosition
 from semel.client.reading import PageReader
 from semel.client.values import Message, Metadata, OnCommit, ordinal_of
 from semel.model.offsets import parse_offset, print_offset
+
+_HELD_SECONDS: Final = 0.25  # between two attempts to move a position that a transaction holds
 
 # ---- streams -------------------------------------------------------------------------------------
 
@@ -220,3 +224,20 @@ class OwnedStream:
             self.is_displaced = True
         else:
             self.is_lost = True
+
+
+def reject_or_put_back(
+    sequence: CommitSequence, stream: OwnedStream, message: Message, cause: str, *, attempts: int
+) -> Flow[bool]:
+    """Make the message that was taken last a dead letter. Return False if that must wait.
+
+    That is so while a prepared transaction holds the position. Then the message is delivered again.
+    Raises PositionRefused if the stream was lost.
+    """
+    try:
+        yield from reject_message(sequence, stream.cursor, message, cause, attempts=attempts)
+    except errors.UnstableOffsets:
+        stream.put_back([message], 1)
+        yield Pause(_HELD_SECONDS)
+        return False
+    return True

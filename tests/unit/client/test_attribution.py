@@ -8,7 +8,8 @@ import pytest
 from semel.client import suspects
 from semel.client.response_parser import Response
 from semel.client.values import Message
-from tests.unit.client.hand import Played, body_of, document, play
+from semel.model.offsets import print_offset
+from tests.unit.client.hand import Played, answer, body_of, document, play, problem
 from tests.unit.client.test_consuming import PATH, Hand, assigned, moved, page, state
 
 LOGGER = "semel.client"
@@ -50,6 +51,29 @@ def commit(message: Message, version: int = 1) -> None:
 
 def has_chores(hand: Hand) -> bool:
     return hand.share.has_chores
+
+
+# ---- the guilty message --------------------------------------------------------------------------
+
+
+def test_a_message_that_cannot_be_rejected_yet_is_not_passed_over() -> None:
+    """A prepared transaction of the same member holds the position."""
+    hand = hand_of(assigned(starts=3), max_attempts=3)
+    registered = document({"producer_id": "7", "producer_epoch": 0}, 201)
+    created = answer(201, b"", stream_next_offset=print_offset(0))
+    tail = {"stream_next_offset": print_offset(0), "stream_incarnation": "l"}
+    known = answer(200, b"", content_type="application/json", **tail)
+    held = problem(409, "unstable_offsets", group="g", stream=PATH)
+    played = Played(hand.share.chores(), [created, registered, known, held, True])
+    assert played.error is None
+    assert taken(hand) == []
+    assert has_chores(hand)
+    done = document({"duplicate": False, "streams": {}, "offsets": {}, "deleted": []})
+    again = Played(hand.share.chores(), [done])
+    assert again.error is None
+    commit_of = [body_of(send) for send in (played.sends[-1], again.sends[0])]
+    assert [each["offsets"]["g"][PATH]["to"] for each in commit_of] == [print_offset(1)] * 2
+    assert [message.value for message in taken(hand)] == [1]
 
 
 # ---- one caller ----------------------------------------------------------------------------------
