@@ -343,6 +343,31 @@ def test_after_an_operator_has_moved_the_group_it_is_read_from_there() -> None:
     assert body_of(commit.sends[0])["offsets"][PATH]["version"] == 5
 
 
+def test_after_an_operator_has_moved_the_group_no_crash_is_known_of_the_next_message() -> None:
+    hand = Hand(assigned(version=1, starts=2), max_attempts=3)
+    hand.share.take_news()
+    (stream,) = hand.share.streams.values()
+    stream.is_displaced = True
+    play(hand.share.chores(), moved(9, 5))
+    (stream,) = hand.share.streams.values()
+    assert (stream.starts, stream.position.offset) == (0, 9)
+    play(hand.share.fetch(), page(9, b"10"))
+    (message,) = hand.share.take()
+    assert message.attempts == 0
+
+
+def test_a_position_that_a_transaction_holds_does_not_end_the_stream() -> None:
+    hand = Hand(assigned())
+    hand.share.take_news()
+    play(hand.share.fetch(), page(0, b"1", b"2"))
+    (message,) = hand.share.take()
+    held = problem(409, "unstable_offsets", group="g", stream=PATH)
+    with pytest.raises(errors.UnstableOffsets):
+        assert message.on_commit is not None
+        play(message.on_commit(message, None), held)
+    assert taken(hand) == [2]
+
+
 def test_after_a_commit_that_was_refused_the_stream_is_read_no_further() -> None:
     hand = Hand(assigned())
     hand.share.take_news()
