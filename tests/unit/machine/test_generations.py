@@ -105,6 +105,19 @@ def test_the_owner_does_not_move_past_a_growth_of_the_topic_before_its_time() ->
     assert machine.execute(set_positions(move("t/0", 2, "m1", 1))) == PositionsSet((2,))
 
 
+def test_moves_in_several_partitions_pass_a_growth_one_decision_later() -> None:
+    machine = topic_machine(join("m1", topics=("t",)), partitions=2)
+    for partition in (0, 1):
+        machine.execute(append_topic((b"k", b"1"), partition=partition))
+    machine.execute(grow(partitions=3, moves=True))
+    machine.execute(append_topic((b"k", b"2"), partition=0))
+    both = move("t/0", 1, "m1", 1), move("t/1", 1, "m1", 1)
+    too_far = machine.execute(set_positions(both[1], move("t/0", 2, "m1", 1)))
+    assert isinstance(too_far, PositionConflict), "the limits are those before the decision"
+    assert machine.execute(set_positions(*both)) == PositionsSet((1, 1))
+    assert machine.execute(set_positions(move("t/0", 2, "m1", 1))) == PositionsSet((2,))
+
+
 @pytest.mark.parametrize(
     ("other", "is_refused"),
     [

@@ -371,6 +371,11 @@ def test_the_parts_of_a_producer_need_a_limited_number_of_bytes(
         known += [seq] if again.parts is not None else []
     assert known == [2, 3]
     assert streams_of(reloaded(machine.state)) == streams_of(machine.state)
+    for seq in range(4, 10):
+        machine.execute(append_topic((b"k", b"1"), by=dense(seq, epoch=0)))
+    producers = machine.stream("t").producers
+    assert producers is not None
+    assert len(producers["p"].parts or ()) == 5, "no more are dropped than necessary"
 
 
 def test_the_parts_of_a_row_that_a_checkpoint_refers_to_do_not_change() -> None:
