@@ -325,6 +325,27 @@ def test_an_operator_can_move_a_group_that_has_members(client: Any, group: str) 
 # ---- growth --------------------------------------------------------------------------------------
 
 
+def test_a_member_that_waits_hears_of_a_reset(plain: Client, group: str) -> None:
+    topic = fresh("t")
+    plain.topic(topic, 3, "application/json").append_many(range(30), keys=[*map(str, range(30))])
+    found: list[int] = []
+
+    def consume() -> None:
+        with plain.consume(topic, group=group) as messages:
+            for message in messages:
+                found.append(message.value)
+                message.commit()
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    until(lambda: len(found) == 30 and plain.group(group).describe().lag == 0)
+    plain.group(group).reset("earliest", force=True)
+    until(lambda: len(found) == 60)
+    plain.topic(topic).close()
+    consumer.join(SECONDS_MAX)
+    assert sorted(found) == sorted([*range(30)] * 2)
+
+
 def test_members_keep_the_order_of_each_key_when_the_topic_grows(
     client: Any, topic: str, group: str
 ) -> None:

@@ -179,6 +179,7 @@ class Memberships:
         self._suspects: dict[tuple[str, str], tuple[str, ...] | None] = {}
         self._rebalanced_ms: dict[str, int] = {}  # by group, if it was less than REBALANCE_MS ago
         self._waits: dict[str, dict[HeartbeatWait, None]] = {}
+        self._displacements: dict[str, int] = {}
         self._announced: set[str] = set()  # groups in `unsettled` whose waits were woken
         self.wait_count = self.limited_count = 0
         self.rebalances = self.expired = 0
@@ -238,6 +239,7 @@ class Memberships:
             self._note_change(event)
             return self._notices(event.group)
         if isinstance(event, GroupForgotten):
+            self._displacements.pop(event.group, None)
             return self._notices(event.group)
         notices: list[Notice] = []
         if self.limited_count and isinstance(event, Decided | PositionsMoved):
@@ -366,6 +368,16 @@ class Memberships:
     def wake(self, group: str) -> None:
         """Wake all heartbeats that wait for a change of a group."""
         self._wake([*self._waits.get(group, ())])
+
+    def displace(self, group: str) -> None:
+        """Let the members of a group hear that an operator has moved a position of the group."""
+        if group in self._state.shares:
+            self._displacements[group] = self._displacements.get(group, 0) + 1
+            self.wake(group)
+
+    def displacements(self, group: str) -> int:
+        """Return how often an operator has moved positions of a group since the process started."""
+        return self._displacements.get(group, 0)
 
     def wake_limited(self, group: str) -> None:
         """Wake the heartbeats of a group for which a move of a position can be a change."""

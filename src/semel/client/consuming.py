@@ -187,7 +187,7 @@ class Consumption:
             if own is None or _identity(own) != stream.identity:
                 changes.lost.append(self._lose(stream))
             else:
-                stream.limit_at(own.limit)
+                stream.hear(own)
         for each in state.assigned:
             if each.stream not in self.streams and _identity(each) not in self._given_up:
                 self._open(each)
@@ -477,7 +477,9 @@ class Consumption:
     def _is_wanted(self, path: str) -> bool:
         assert self._subscription is not None
         topic, _, number = path.rpartition("/")
-        is_partition = topic in self._topics and number.isdecimal()
+        calls = self._topics.get(topic)
+        count = 0 if calls is None or calls.grouper is None else calls.grouper.partitions
+        is_partition = number.isdecimal() and int(number) < count
         is_named = path in self._subscription.streams or path == retries_of(self.group)
         is_match = any(Pattern(each).matches(path) for each in self._names.patterns)
         return is_partition or is_named or is_match

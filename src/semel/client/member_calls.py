@@ -28,6 +28,7 @@ _LISTING_COUNT: Final = 1_000
 MEMBERS: Final = "members"
 _WAIT_MS_MAX: Final = 60_000
 _FREE: Final = ("free", "revoking")
+_UNSHARED: Final = "unshared"
 
 # ---- requests and responses ----------------------------------------------------------------------
 
@@ -340,6 +341,8 @@ class LastWait:
     def _is_waited_for(
         self, stream: GroupStream, member: Member, heard: Container[str | None]
     ) -> bool:
+        if stream.phase == _UNSHARED:
+            return False
         if stream.owner == member.id or stream.phase in _FREE:
             return True
         if self._is_live:  # the inputs are closed, so all are waited for until they are processed

@@ -113,6 +113,16 @@ class OwnedStream:
         """Set the offset up to which messages may be delivered. None means no limit."""
         self.limit = inf if limit is None else ordinal_of(limit)
 
+    def hear(self, assigned: AssignedStream) -> None:
+        """Record what a heartbeat says about the stream.
+
+        If the position was moved, and not by this member, an operator has moved the group.
+        """
+        self.limit_at(assigned.limit)
+        is_newer = assigned.version > (self.position.version or 0)
+        if is_newer and not self.has_uncommitted:
+            self.is_displaced = True
+
     @property
     def is_active(self) -> bool:
         """True if messages may be delivered."""

@@ -222,7 +222,9 @@ class AppendBatch(Struct, eq=False):
     def _only_key(self) -> str | None:
         """Return the key of the only message, if a header can have it and all else is default."""
         append, extras = self.appends[0], self.appends[0].extras
+        append.check()  # bytes that are not one JSON value must not be put into an array
         is_single = len(self.appends) == 1 and append.count == 1 and append.partition is None
+        is_single = is_single and not (append.is_checked and append.is_alone)
         if not is_single or extras.keys is None or extras.headers or extras.timestamps:
             return None
         raw = extras.keys[0]

@@ -139,7 +139,9 @@ class Solo:
             self._reset()
             if self._is_other(self._claims, member):
                 return False
-            self._claims.setdefault(member, self._clock() + seconds)
+            now = self._clock()
+            if self._claims.get(member, now) <= now:
+                self._claims[member] = now + seconds
             return not self._is_other(self._busy, member)
 
     def give_up(self, member: object) -> None:
@@ -177,6 +179,7 @@ class Attribution:
         self._deliveries = Deliveries(clock)
         self._suspect: OwnedStream | None = None  # the server knows that it is delivered alone
         self._is_out = False  # its message was delivered
+        self._claimed: OwnedStream | None = None  # for which this member wants to be alone
         self._named: OwnedStream | None = None  # the server perhaps takes it for the suspect
         self._is_warned = not is_used
 
@@ -223,6 +226,7 @@ class Attribution:
         """
         suspect = self._suspect
         if suspect is None:
+            self._drop_claim()
             return None
         if not self._is_out and suspect.is_active and suspect.is_suspect and suspect.has_next:
             self._is_out = True
@@ -234,8 +238,15 @@ class Attribution:
 
     def end_suspect(self) -> None:
         """Let other messages be delivered again."""
-        self._suspect, self._is_out = None, False
+        self._suspect, self._is_out, self._claimed = None, False, None
         SOLO.give_up(self)
+
+    def _drop_claim(self) -> None:
+        """Give up the claim to be alone if its stream was lost, or must be released."""
+        claimed = self._claimed
+        if claimed is not None and not (claimed.is_active and claimed.is_suspect):
+            self._claimed = None
+            SOLO.give_up(self)
 
     def end(self) -> None:
         """Let the other members of the process deliver messages, because this one leaves."""
@@ -271,10 +282,14 @@ class Attribution:
         if any(each.has_uncommitted for each in owned):
             self._warn(stream)
             stream.is_mixed = True
-        elif not must_be_alone(stream) or SOLO.claim(self, member.session_seconds):
+        elif not must_be_alone(stream) or self._claims(stream, member.session_seconds):
             self._named = stream  # also if no response comes
             yield from member.name_suspect(stream.path)
             self._suspect = stream
+
+    def _claims(self, stream: OwnedStream, seconds: float) -> bool:
+        self._claimed = stream
+        return SOLO.claim(self, seconds)
 
     def _warn(self, stream: OwnedStream) -> None:
         if not self._is_warned:

@@ -122,10 +122,15 @@ class MembersResource(Resource):
                 self.engine.broker.memberships.hear(group, member, ())
             if view is None:  # it was replaced by another member with the same instance
                 return responses.outcome_response(UnknownMember())
-            return members.join_response(view)
+            return members.join_response(self.stamped(view))
 
         question = partial(member_view, group=group, member=member)
         self.submit_and_ask(valid(command), responder, question, steps_of)
+
+    def stamped(self, view: MemberView) -> MemberView:
+        """Return the view with a signature that also changes when an operator moves the group."""
+        count = self.engine.broker.memberships.displacements(view.group)
+        return replace(view, signature=f"{view.signature}-{count}") if count else view
 
     def _beat(self, request: Request, responder: Responder, group: str) -> None:
         beat = valid(members.parse_heartbeat(request.headers, request.body))
@@ -257,6 +262,8 @@ class WaitingHeartbeat:
     def _take(self, view: MemberView | None) -> None:
         if self._is_over:
             return
+        if view is not None:
+            view = self._resource.stamped(view)
         if not self.is_called:
             self._send(responses.outcome_response(Unauthenticated()))
         elif view is None:

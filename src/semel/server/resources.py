@@ -30,7 +30,7 @@ from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
 from semel.model.errors import EngineStopped
 from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.outcomes import Outcome, PolicySet, Refusal, UnknownPolicy
-from semel.model.outcomes_txn import UnknownTransaction
+from semel.model.outcomes_txn import PositionsSet, UnknownTransaction
 from semel.model.rights import POLICY, SINK, STREAM, TOPIC, TRANSACTION, Caller
 from semel.model.steps import Steps
 from semel.server.access import Access
@@ -384,9 +384,14 @@ class GroupsResource(Resource):
         command = valid(
             groups.parse_positions(group, request.headers, request.body, now_ms=self.now_ms)
         )
-        self.submit(
-            command, responder, partial(groups.moved_response, command=command, group=group)
-        )
+
+        def respond(outcome: Outcome) -> Response:
+            if command.by_operator and isinstance(outcome, PositionsSet):
+                self.engine.broker.memberships.displace(group)
+            return respond_as(outcome)
+
+        respond_as = partial(groups.moved_response, command=command, group=group)
+        self.submit(command, responder, respond)
 
 
 class PoliciesResource(Resource):

@@ -291,6 +291,20 @@ def test_only_those_with_limits_hear_of_moves(bed: Bed) -> None:
     assert (bed.broker.memberships.wait_count, bed.broker.memberships.limited_count) == (1, 0)
 
 
+def test_all_hear_that_an_operator_has_moved_the_group(bed: Bed) -> None:
+    join(bed, "m")
+    log: list[str] = []
+    wait(bed, log, "m")
+    memberships = bed.broker.memberships
+    memberships.displace("h")
+    assert (memberships.displacements("h"), log) == (0, []), "there is no such group"
+    memberships.displace("g")
+    assert (memberships.displacements("g"), log) == (1, ["m"])
+    bed.execute(LeaveGroup(bed.now_ms, "g", "m"))
+    bed.execute(DeleteGroup(bed.now_ms, "g"))
+    assert memberships.displacements("g") == 0
+
+
 def test_those_with_limits_hear_of_the_end_of_a_transaction(bed: Bed) -> None:
     """Its decision can move the position past a growth."""
     join(bed, "m")

@@ -76,6 +76,37 @@ def test_a_message_that_cannot_be_rejected_yet_is_not_passed_over() -> None:
     assert [message.value for message in taken(hand)] == [1]
 
 
+def test_a_member_that_lost_the_stream_for_which_it_waits_to_be_alone_stops_nobody() -> None:
+    busy = Hand(assigned("y"))
+    busy.share.take_news()
+    play(busy.share.fetch(), page(0, b"1", b"2", b"3"))
+    hand = hand_of(assigned("x", starts=2), assigned("w"))
+    assert len(taken(busy)) == 1
+    assert told(hand) == [], "it is not yet alone"
+    assert taken(busy) == [], "nothing more is delivered until it has been alone"
+    hand.hear(state(assigned("w")))
+    assert len(taken(hand)) == 1
+    assert len(taken(busy)) == 1
+
+
+def test_a_claim_to_be_alone_that_has_expired_is_made_again() -> None:
+    now = [0.0]
+    solo = suspects.Solo(lambda: now[0])
+    one, other = Thing(), Thing()
+    assert solo.begin(other, 100.0)
+    assert not solo.claim(one, 3.0)
+    now[0] = 4.0
+    assert solo.begin(other, 100.0), "the claim has expired"
+    assert not solo.claim(one, 3.0)
+    assert not solo.begin(other, 100.0)
+    solo.end(other)
+    assert solo.claim(one, 3.0)
+
+
+class Thing:
+    """A member, for which only its identity matters."""
+
+
 # ---- one caller ----------------------------------------------------------------------------------
 
 

@@ -356,6 +356,25 @@ def test_after_an_operator_has_moved_the_group_no_crash_is_known_of_the_next_mes
     assert message.attempts == 0
 
 
+def test_a_member_that_has_read_everything_hears_that_an_operator_has_moved_the_group() -> None:
+    hand = Hand(assigned(version=1))
+    hand.share.take_news()
+    play(hand.share.fetch(), page(0, b"1"))
+    (message,) = hand.share.take()
+    hand.hear(state(assigned(version=9)))
+    assert not has_chores(hand), "what was delivered shows it at its commit"
+    assert message.on_commit is not None
+    play(message.on_commit(message, None), moved(1, 2))
+    hand.hear(state(assigned(position=1, version=2)))
+    assert not has_chores(hand), "this was its own move"
+    hand.hear(state(assigned(position=0, version=3)))
+    assert has_chores(hand)
+    play(hand.share.chores(), moved(0, 3))
+    assert taken(hand) == []
+    play(hand.share.fetch(), page(0, b"1"))
+    assert taken(hand) == [1]
+
+
 def test_a_position_that_a_transaction_holds_does_not_end_the_stream() -> None:
     hand = Hand(assigned())
     hand.share.take_news()

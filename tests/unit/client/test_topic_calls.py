@@ -500,6 +500,16 @@ def test_the_server_selects_the_partition_of_a_single_message_with_a_key(
         assert first.body == b"[1]"
 
 
+@pytest.mark.parametrize("raw", [b"1,2", b"", b" "])
+def test_bytes_that_are_not_one_value_are_not_put_into_an_array(raw: bytes) -> None:
+    hand = TopicHand(known_topic(3))
+    hand.append(raw, keys=[b"k"])
+    batch, _ = hand.lane.take(hand.now)
+    assert batch is not None
+    (send,) = hand.play(batch, stored((0, 0, 1))).sends
+    assert "Message-Key" not in fields_of(send.request)
+
+
 def test_a_batch_keeps_its_groups_if_the_topic_is_the_same() -> None:
     hand = TopicHand(known_topic(3))
     hand.append(1, keys=[None])
