@@ -37,7 +37,9 @@ def publish(model: "Model", stream: Stream, c: Append, tag: TxnTag) -> Outcome:
 
 def _no_room(model: "Model", stream: Stream, txn: Txn) -> Outcome | None:
     maximum = model.txns.bounds.streams
-    is_full = stream.number not in txn.streams and len(txn.streams) >= maximum
+    topics = [s.number for s in model.streams.values() if s.topic is not None]
+    count = sum(number not in topics for number in txn.streams)
+    is_full = stream.number not in txn.streams and count >= maximum
     return out.LimitReached("transaction_streams", maximum) if is_full else None
 
 

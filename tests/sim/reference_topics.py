@@ -511,8 +511,9 @@ class Topics:
         self, stream: Stream, topic: Topic, c: AppendTopic, txn: Txn
     ) -> Outcome | None:
         maximum = self._model.txns.bounds.streams
-        joined = {*txn.streams, *self._touched(stream, topic, c)}
-        is_full = len(joined) > max(maximum, len(txn.streams))
+        topics = {s.number for s in self._model.streams.values() if s.topic is not None}
+        before = {*txn.streams} - topics
+        is_full = len(before | {*self._touched(stream, topic, c)}) > max(maximum, len(before))
         return out.LimitReached("transaction_streams", maximum) if is_full else None
 
     def _join(self, stream: Stream, topic: Topic, c: AppendTopic, txn: Txn) -> None:

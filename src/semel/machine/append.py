@@ -4,6 +4,7 @@ The checks have the same order as the rows of the table in `docs/reference/machi
 comment at a check gives the number of the check's row.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from semel.machine.checks import (
@@ -324,10 +325,16 @@ def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
     return None if is_named else PartitionNotInTxn()  # 6d
 
 
+def count_streams(state: State, numbers: Iterable[int]) -> int:
+    """Return how many of the streams and topics with these numbers are streams."""
+    return sum(state.by_number[number].topic is None for number in numbers)
+
+
 def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
     maximum = state.limits.txn_streams
     is_counted = stream.row.number not in txn.streams and stream.topic is None
-    has_room = not is_counted or len(txn.streams) < maximum
+    has_room = not is_counted or len(txn.streams) < maximum  # saves a call
+    has_room = has_room or count_streams(state, txn.streams) < maximum
     return None if has_room else LimitReached("transaction_streams", maximum)  # 15
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from semel.machine.append import decide_outside, decide_publish_on
+from semel.machine.append import count_streams, decide_outside, decide_publish_on
 from semel.machine.checks import section_of
 from semel.machine.events import (
     SECTION_CONTROL,
@@ -311,7 +311,8 @@ def _accept(
     if txn:
         touched = {row.partitions[partition] for partition, _ in routed}
         maximum = state.limits.txn_streams
-        if len(touched.union(txn.streams)) > maximum:
+        joined = touched.union(txn.streams)
+        if len(joined) > maximum and count_streams(state, joined) > maximum:
             return Decision(LimitReached("transaction_streams", maximum))  # 15
         maximum = state.limits.chunks
         if is_staged and chunk_count(txn.chunk_blocks) + len(routed) > maximum:

@@ -12,6 +12,7 @@ from semel.machine import MachineLimits
 from semel.machine.events import SECTION_CONTROL, SECTION_DATA, SECTION_STAGED, StreamConfigured
 from semel.model.commands import (
     TXN_STAGED,
+    Append,
     Batch,
     Begin,
     CommitAppend,
@@ -152,9 +153,9 @@ def test_an_append_in_a_transaction_is_checked_like_others() -> None:
 
 # T19
 def test_the_touched_partitions_count_as_streams_of_a_transaction() -> None:
-    machine = topic_machine(create("s"), limits=MachineLimits(txn_streams=3))
-    machine.execute(begin("x", streams=("t", "s")))
-    full = LimitReached("transaction_streams", 3)
+    machine = topic_machine(create("s"), limits=MachineLimits(txn_streams=2))
+    machine.execute(begin("x", streams=("t", "s")))  # the topic itself does not count
+    full = LimitReached("transaction_streams", 2)
     one = append_topic((None, b"1"), by=dense(0, epoch=0), txn=TxnTag("x", 1), partition=1)
     assert unchanged(machine, inside(*PAIRS)) == full
     assert isinstance(machine.execute(one), TopicStored)
@@ -162,6 +163,21 @@ def test_the_touched_partitions_count_as_streams_of_a_transaction() -> None:
     assert unchanged(machine, two) == full
     again = replace(two, partition=1)
     assert isinstance(machine.execute(again), TopicStored)
+
+
+# T19
+def test_a_staged_transaction_that_names_a_topic_can_write_to_all_its_partitions() -> None:
+    machine = topic_machine(begin_staged("t"), limits=MachineLimits(txn_streams=4))
+    for partition in range(4):
+        assert isinstance(machine.execute(chunk_for(partition)), Staged)
+    limited = topic_machine(begin_staged("t"), limits=MachineLimits(txn_streams=3))
+    for partition in range(3):
+        assert isinstance(limited.execute(chunk_for(partition)), Staged)
+    assert unchanged(limited, chunk_for(3)) == LimitReached("transaction_streams", 3)
+
+
+def chunk_for(partition: int) -> Append:
+    return chunk(partition, b"1", txn="x", path=f"t/{partition}", kind=JSON)
 
 
 def test_a_topic_in_a_transaction_is_deleted_with_what_is_pending() -> None:
