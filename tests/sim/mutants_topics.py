@@ -226,7 +226,7 @@ def move_keys_without_asking() -> Any:
 
 def grow_beside_staged_messages() -> Any:
     """A topic grows although a transaction has staged messages, which get later offsets."""
-    return patch.object(topics, "_staging_txns", lambda state, topic: set())
+    return patch.object(topics, "_staging_txns", lambda state, topic, row: set())
 
 
 def forget_that_a_topic_has_keys() -> Any:
