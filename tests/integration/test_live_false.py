@@ -99,3 +99,13 @@ def test_streams_that_the_consumer_does_not_read_are_not_waited_for(plain: Clien
     with plain.consume([left], group=group) as consumer:
         next(consumer).commit()
     assert consumed(plain, group, path) == list(range(COUNT))
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_with_the_path_of_a_partition_is_not_waited_for(plain: Client) -> None:
+    group, topic = fresh("g"), fresh("t")
+    plain.topic(topic, 2, "application/json").append_many(range(COUNT))
+    plain.stream(f"{topic}/99").create("application/json").append_many(range(COUNT))
+    with plain.consume([f"{topic}/99"], group=group, live=False) as consumer:
+        next(consumer).commit()
+    assert sorted(consumed(plain, group, topic)) == [*range(COUNT)]

@@ -31,7 +31,7 @@ POSITIVE = {
     ("silent", "event, 60 silent readers, p50"),
     ("topic", "CPU, plain append"),
     ("topic", "CPU, append with Message-Key"),
-    ("topic", "append of the client, which selects the partition"),
+    ("topic", "append in the batch format, for a selected partition"),
     ("topic", "Python calls with Message-Key"),
     ("topic", "server alone, 1,000 messages, one stream"),
     ("topic", "server alone, 1,000 messages, hashed by the server"),

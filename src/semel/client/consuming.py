@@ -104,6 +104,7 @@ class Consumption:
         self._last_wait = LastWait(self._endless, group, clock, is_live=is_live)
         self._subscription: Subscription | None = None
         self._topics: dict[str, TopicCalls] = {}
+        self._partition_counts: dict[str, int] = {}
         self._ends: dict[str, int] = {}  # how far partitions are, as the server last said
         self._closed_topics: set[str] = set()
         self._given_up: set[tuple[str, str, int]] = set()  # released, and perhaps still in a list
@@ -125,7 +126,7 @@ class Consumption:
         if self.has_joined and self._settings.instance is not None:
             yield from self._refuse_replaced(self._settings.instance)
         if self._subscription is None:
-            names, _ = yield from resolve_names(site, self._names)
+            names, self._partition_counts = yield from resolve_names(site, self._names)
             paths = [calls.path for calls in names.topics]
             self._topics = {path: TopicCalls(self._endless, path) for path in paths}
             self._subscription = self._settings.subscription(names)
@@ -472,14 +473,15 @@ class Consumption:
             return False
         if self._is_live and self._names.patterns:
             return False
+        for name, calls in self._topics.items():  # they can have grown
+            with suppress(errors.TopicNotFound):
+                self._partition_counts[name] = (yield from calls.show()).partition_count
         return (yield from self._last_wait.is_over(self.member, self.streams, self._is_wanted))
 
     def _is_wanted(self, path: str) -> bool:
         assert self._subscription is not None
         topic, _, number = path.rpartition("/")
-        calls = self._topics.get(topic)
-        count = 0 if calls is None or calls.grouper is None else calls.grouper.partitions
-        is_partition = number.isdecimal() and int(number) < count
+        is_partition = number.isdecimal() and int(number) < self._partition_counts.get(topic, 0)
         is_named = path in self._subscription.streams or path == retries_of(self.group)
         is_match = any(Pattern(each).matches(path) for each in self._names.patterns)
         return is_partition or is_named or is_match

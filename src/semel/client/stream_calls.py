@@ -80,7 +80,7 @@ class DedupKnowledge(Struct, frozen=True):
         ):
             return None if info.will_dedup else self._off
         since = f"after {parse_offset(offset)} messages" if self.is_topic else f"at offset {offset}"
-        return f"the {self._noun} did not always recognise duplicates: it began {since}"
+        return f"the {self._noun} did not always recognise duplicates: this was switched on {since}"
 
     @property
     def _noun(self) -> str:

@@ -269,8 +269,8 @@ PENDING_ON = {"appended": 5, "dedup": "off", "dedup_from": None, "dedup_pending"
         ({"appended": 5, "dedup_from": 2}, None),
         ({"appended": 9, "dedup_from": 2}, None),
         ({"appended": 5, "dedup_from": 5}, None),  # it was switched, but nothing was stored before
-        (SWITCHED, "began after 8 messages"),
-        (SWITCHED | {"incarnation": "j"}, "began after 8 messages"),
+        (SWITCHED, "switched on after 8 messages"),
+        (SWITCHED | {"incarnation": "j"}, "switched on after 8 messages"),
         ({"appended": 0, "dedup_from": 0, "incarnation": "j"}, None),  # nothing is stored there
         ({"appended": 9, "dedup": "off", "dedup_from": None}, "topic does not recognise"),
         ({"appended": 9, "dedup_from": 2, "dedup_pending": "off"}, "topic does not recognise"),
