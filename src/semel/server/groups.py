@@ -11,6 +11,7 @@ from functools import partial
 from heapq import nsmallest
 from time import monotonic
 from typing import Final
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -130,7 +131,10 @@ class MembersResource(Resource):
     def stamped(self, view: MemberView) -> MemberView:
         """Return the view with a signature that also changes when an operator moves the group."""
         count = self.engine.broker.memberships.displacements(view.group)
-        return replace(view, signature=f"{view.signature}-{count}") if count else view
+        if not count:
+            return view
+        signature = crc32(f"{view.signature}-{count}".encode())
+        return replace(view, signature=f"{signature:08x}")
 
     def _beat(self, request: Request, responder: Responder, group: str) -> None:
         beat = valid(members.parse_heartbeat(request.headers, request.body))
