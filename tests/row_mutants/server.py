@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from semel.broker import broker
+from semel.broker import lookups
 from semel.journal import frame, recovery
 from semel.journal.disk import Disk
 from semel.journal.segments import Segments
@@ -49,7 +49,7 @@ DecideAppend = Callable[[State, Append], Decision]
 def _change_appends(patch: pytest.MonkeyPatch, decide: DecideAppend) -> None:
     """Replace the function that decides appends, wherever it is called."""
     patch.setitem(_decide._DECIDERS, Append, decide)
-    patch.setattr(broker, "decide_append", decide, raising=False)
+    patch.setattr(lookups, "decide_append", decide)
 
 
 # ---- sequences -----------------------------------------------------------------------------------
@@ -270,6 +270,7 @@ def a_repeat_gets_the_ends_of_the_partitions(patch: pytest.MonkeyPatch) -> None:
         return replace(decision, outcome=replace(outcome, parts=parts))
 
     patch.setitem(_decide._DECIDERS, AppendTopic, guessing)
+    patch.setattr(lookups, "decide_append_topic", guessing)
 
 
 def leader_epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
