@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from semel import Client
+from semel.client.errors import PositionRefused
 from semel.client.topic_values import Keyed
 from semel.client.values import Message
 from tests.sharing.checker import DOUBLED, LOST, OUT_OF_ORDER
@@ -86,7 +87,7 @@ def _work(task: Task, name: str, leave: Leave, process: Process) -> None:
         while not leave.is_set():
             try:
                 _consume(client, task, leave, lambda messages: process(write, messages, random))
-            except _Crash:
+            except (_Crash, PositionRefused):  # it has lost the stream, or the topic has grown
                 continue
 
 
