@@ -16,9 +16,10 @@ from semel.machine.events import (
     PositionsMovedWithMetadata,
     PositionsNamedWithMetadata,
 )
+from semel.machine.pending import add_position
 from semel.machine.positions import print_mover, stored_position
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow
-from semel.machine.state import State, Stream, Txn, add_position
+from semel.machine.state import State, Stream, Txn
 from semel.machine.txn import apply_end, decide_end, lookup
 from semel.model.commands import COMMITTED, CommitTxn, PositionMove, TxnOutcome
 from semel.model.outcomes import Outcome, Refusal

@@ -15,6 +15,7 @@ from semel.model import limits
 from semel.model import outcomes as out
 from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
+from semel.model import sink_commands as sink_ask
 from semel.model.access_commands import AccessCommand
 from semel.model.checksum import digest_of
 from semel.model.commands import (
@@ -57,8 +58,8 @@ CommitCommand = (
     txn_ask.Commit
     | txn_ask.SetPositions
     | txn_ask.PinSnapshot
-    | txn_ask.RebindSink
-    | txn_ask.ForgetSink
+    | sink_ask.RebindSink
+    | sink_ask.ForgetSink
 )
 
 
@@ -241,9 +242,9 @@ class Model:
                 return commits.set_positions(c)
             case txn_ask.PinSnapshot():
                 return commits.pin(c)
-            case txn_ask.RebindSink():
+            case sink_ask.RebindSink():
                 return commits.rebind(c)
-            case txn_ask.ForgetSink():
+            case sink_ask.ForgetSink():
                 return commits.forget(c)
 
     def now(self, command: EngineCommand) -> int:

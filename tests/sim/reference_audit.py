@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from semel.model import access_commands as access_ask
 from semel.model import commands as ask
+from semel.model import sink_commands as sink_ask
 from semel.model.commands import EngineCommand
 from semel.model.policies import DeletePolicy, SetPolicy
 from tests.sim.reference_rights import Who
@@ -22,8 +23,8 @@ _ACTIONS: dict[type, str] = {
     DeletePolicy: "policy_delete",
     ask.SwitchDedup: "dedup_set",
     ask.ForgetProducer: "producer_forget",
-    ask.RebindSink: "sink_rebind",
-    ask.ForgetSink: "sink_forget",
+    sink_ask.RebindSink: "sink_rebind",
+    sink_ask.ForgetSink: "sink_forget",
 }
 _OF_OPERATORS: dict[type, str] = {
     ask.CommitTxn: "transaction_commit",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
+from semel.model import sink_commands as sink_ask
 from semel.model.commands import (
     ABORTED,
     BY_COMMIT,
@@ -289,7 +290,7 @@ class Commits:
         notes = self.txns.notes
         notes[:] = [n for n in notes if not (isinstance(n.owner, SinkOwner) and n.owner.app == app)]
 
-    def rebind(self, c: ask.RebindSink) -> Outcome:
+    def rebind(self, c: sink_ask.RebindSink) -> Outcome:
         sink = self.sinks.get(c.app)
         if sink is None:
             return txn_out.UnknownSink()
@@ -299,7 +300,7 @@ class Commits:
         self.sinks[c.app] = Sink(c.query_id, c.last_version, kept)
         return txn_out.SinkChanged()
 
-    def forget(self, c: ask.ForgetSink) -> Outcome:
+    def forget(self, c: sink_ask.ForgetSink) -> Outcome:
         if c.app not in self.sinks:
             return txn_out.UnknownSink()
         self.txns.write(c.now_ms)

@@ -16,6 +16,7 @@ from semel.model import outcomes_access as access_out
 from semel.model import outcomes_groups as group_out
 from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
+from semel.model import sink_commands as sink_ask
 from semel.model import topic_commands as topic_ask
 from semel.model.commands import Append, Create, EngineCommand, Owner, ProducerOwner
 from semel.model.outcomes import Refusal
@@ -380,7 +381,7 @@ class Rights:
             case ask.PinSnapshot():
                 first = Need("group", c.group, "write")
                 return iter([first, *(_listed(span.path, "read") for span in c.ranges)])
-            case ask.RebindSink() | ask.ForgetSink():
+            case sink_ask.RebindSink() | sink_ask.ForgetSink():
                 return iter([Mine(("sink", 0, c.app), None, txn_out.UnknownSink(), is_use=False)])
             case topic_ask.OnTopic():
                 return self._of_topic(c, who)

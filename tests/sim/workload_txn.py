@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from semel.model import commands as ask
+from semel.model import sink_commands as sink_ask
 from semel.model.commands import (
     DENSE,
     SPARSE,
@@ -387,9 +388,9 @@ class TxnWorkload:
     def _change_sink(self, model: Model, now_ms: int) -> EngineCommand:
         app = self._rng.choice([*self._apps, "nobody"])
         if self._rng.random() < 0.4:
-            return ask.ForgetSink(now_ms, app)
+            return sink_ask.ForgetSink(now_ms, app)
         last = max(-1, self._next_version(model, app) - self._rng.choice([0, 1, 2]))
-        return ask.RebindSink(now_ms, app, self._often("query", "other"), last)
+        return sink_ask.RebindSink(now_ms, app, self._often("query", "other"), last)
 
     # ---- sequences that were skipped -------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from semel.model import commands as ask
 from semel.model import commands as plain
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
+from semel.model import sink_commands as sink_ask
 from semel.model.commands import (
     TXN_INLINE,
     TXN_STAGED,
@@ -814,15 +815,15 @@ def test_a_sinks_commit_drops_what_it_does_not_list() -> None:
 
 def test_a_sink_may_be_rebound_and_forgotten() -> None:
     model = model_of(sink_commit(1, given="A"), sink_commit(2, given="B"))
-    back = ask.RebindSink(0, "a", model.commits.sinks["a"].query_id, 1)
+    back = sink_ask.RebindSink(0, "a", model.commits.sinks["a"].query_id, 1)
     run(model, back)
     assert unchanged(model, sink_commit(2, previous="B")) == txn_out.CheckpointDiverged(1)
-    run(model, sink_commit(2, previous="A"), ask.RebindSink(0, "a", "r", 1))
+    run(model, sink_commit(2, previous="A"), sink_ask.RebindSink(0, "a", "r", 1))
     assert unchanged(model, sink_commit(1, given="A", query="r")) == txn_out.VersionForgotten(1)
-    run(model, sink_commit(2, previous="any", query="r"), ask.RebindSink(0, "a", "s", -1))
-    run(model, sink_commit(0, query="s"), ask.ForgetSink(0, "a"))
-    assert unchanged(model, ask.ForgetSink(0, "a")) == txn_out.UnknownSink()
-    assert unchanged(model, ask.RebindSink(0, "a", "r", 1)) == txn_out.UnknownSink()
+    run(model, sink_commit(2, previous="any", query="r"), sink_ask.RebindSink(0, "a", "s", -1))
+    run(model, sink_commit(0, query="s"), sink_ask.ForgetSink(0, "a"))
+    assert unchanged(model, sink_ask.ForgetSink(0, "a")) == txn_out.UnknownSink()
+    assert unchanged(model, sink_ask.RebindSink(0, "a", "r", 1)) == txn_out.UnknownSink()
 
 
 # ---- snapshots -----------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ from semel.model.commands import (
     EngineCommand,
     FenceTxn,
     ForgetProducer,
-    ForgetSink,
-    RebindSink,
     SwitchDedup,
     Trim,
     TxnCall,
@@ -39,6 +37,7 @@ from semel.model.limits import KIB, MIB
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.rights import ADMIN, CLUSTER, RESERVED, TRANSACTION, Caller, Scope, print_scope
+from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.steps import Steps
 from semel.model.validation import find_invalid_field
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine import access_events, events, shared_events
+from semel.machine import access_events, events, shared_events, subscription_events
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
 from semel.model.checksum import Ranges, crc32c
 from semel.model.limits import KIB
@@ -120,6 +120,16 @@ KINDS: Final[dict[type, int]] = {
     shared_events.TopicRemoved: 99,
     shared_events.GroupChanged: 112,
     shared_events.GroupForgotten: 113,
+    subscription_events.Subscribed: 128,
+    subscription_events.Unsubscribed: 129,
+    subscription_events.Linked: 130,
+    subscription_events.Unlinked: 131,
+    subscription_events.WakeIssued: 132,
+    subscription_events.Claimed: 133,
+    subscription_events.Acked: 134,
+    subscription_events.WakeEnded: 135,
+    subscription_events.DeliveryNoted: 136,
+    events.DecidedWithAcks: 137,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from msgspec.structs import astuple, replace
 
-from semel.machine.access_events import OwnersChanged, TokenCreated, TokensRevoked, TokensUsed
 from semel.machine.checks import store_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
     SECTION_CONTROL,
     ChunkStaged,
     Decided,
+    DecidedWithAcks,
     DecidedWithMetadata,
     DedupSwitched,
     Event,
@@ -100,12 +100,9 @@ from semel.machine.state import (
     set_tail,
 )
 from semel.machine.streams import apply_trimmed, controls_of, mark_prunable, remove_unneeded
-from semel.machine.tokens import (
-    apply_owners_changed,
-    apply_token_created,
-    apply_tokens_revoked,
-    apply_tokens_used,
-)
+from semel.machine.subscribers import note_linked_stream, note_unlinked_stream
+from semel.machine.subscription_changes import SUBSCRIPTION_APPLIERS
+from semel.machine.tokens import TOKEN_APPLIERS
 from semel.machine.topic_receipts import append_sections, note_key, pack_parts, store_parts
 from semel.machine.topics import (
     apply_partitions_added,
@@ -178,6 +175,7 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
     state.dirty.streams[row.number] = row
     set_tail(state, stream, first)
     note_new_stream(state, stream)
+    note_linked_stream(state, stream)
     return Effects((stream,))
 
 
@@ -260,6 +258,7 @@ def _apply_ended(
     stream = state.by_number[event.stream]
     leave_all_streams(state, stream)
     note_lost_stream(state, stream)
+    note_unlinked_stream(state, stream)
     set_tail(state, stream, replace(stream.tail, is_deleted=True, stable=stream.tail.tail))
     mark_prunable(state, stream)
     _drop_producers(state, stream)
@@ -482,19 +481,18 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     TxnPrepared: apply_prepared,
     Decided: apply_decided,
     DecidedWithMetadata: apply_decided,
+    DecidedWithAcks: apply_decided,
     PositionsMoved: apply_moved,
     PositionsMovedWithMetadata: apply_moved,
     SnapshotPinned: apply_pinned,
     SinkRebound: apply_rebound,
     SinkForgotten: apply_sink_forgotten,
-    TokenCreated: apply_token_created,
-    TokensRevoked: apply_tokens_revoked,
-    TokensUsed: apply_tokens_used,
-    OwnersChanged: apply_owners_changed,
     TopicAdded: apply_topic_added,
     PartitionsAdded: apply_partitions_added,
     PartitionsClosed: apply_partitions_closed,
     TopicRemoved: _apply_topic_removed,
     GroupChanged: apply_group_changed,
     GroupForgotten: apply_group_forgotten,
+    **TOKEN_APPLIERS,
+    **SUBSCRIPTION_APPLIERS,
 }

@@ -12,6 +12,7 @@ from semel.machine.checks import check_body, closed
 from semel.machine.events import (
     CommitStamp,
     Decided,
+    DecidedWithAcks,
     DecidedWithMetadata,
     Decision,
     SinkForgotten,
@@ -22,6 +23,8 @@ from semel.machine.positions import metadata_of, refuse_commit_moves, refuse_gua
 from semel.machine.rows import OwnerKey, RegistryRow, SinkRow, VersionRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
+from semel.machine.subscription_events import Acked
+from semel.machine.subscriptions import find_commit_acks
 from semel.machine.topic_append import route
 from semel.machine.txn.begin import refuse_producer, refuse_registry_room
 from semel.machine.txn.decide_end import already_aborted, chunks_of, incomplete, refuse_closed
@@ -34,10 +37,8 @@ from semel.model.commands import (
     Batch,
     Commit,
     CommitAppend,
-    ForgetSink,
     ListedTxn,
     ProducerOwner,
-    RebindSink,
     SinkOwner,
     SinkTag,
     TxnOutcome,
@@ -68,6 +69,7 @@ from semel.model.outcomes_txn import (
     UnknownSink,
     VersionForgotten,
 )
+from semel.model.sink_commands import ForgetSink, RebindSink
 
 
 def decide_commit(state: State, command: Commit) -> Decision:
@@ -99,7 +101,10 @@ def decide_commit(state: State, command: Commit) -> Decision:
     refusal = _refuse_positions(state, command, draft, streams, listed)
     if refusal is not None:
         return Decision(refusal)
-    return _accept(state, command, draft, streams, listed)
+    wakes = find_commit_acks(state, command.wakes)  # 10
+    if isinstance(wakes, Refusal):
+        return Decision(wakes)
+    return _accept(state, command, draft, streams, listed=listed, wakes=wakes)
 
 
 # ---- the producer of a commit --------------------------------------------------------------------
@@ -314,7 +319,13 @@ def _refuse_append(stream: Stream, append: CommitAppend) -> Refusal | None:
 
 
 def _accept(
-    state: State, command: Commit, draft: Draft, streams: dict[str, Stream], listed: list[Txn]
+    state: State,
+    command: Commit,
+    draft: Draft,
+    streams: dict[str, Stream],
+    *,
+    listed: list[Txn],
+    wakes: tuple[Acked, ...],
 ) -> Decision:
     for txn in listed:
         draft.end(txn, is_committed=True)
@@ -332,7 +343,11 @@ def _accept(
     )
     fields = (tuple(draft.ended), draft.extents, moves, producer, sink)
     metadata = metadata_of(command.positions)
-    event = DecidedWithMetadata(*fields, metadata=metadata) if metadata else Decided(*fields)
+    event = Decided(*fields)
+    if wakes:
+        event = DecidedWithAcks(*fields, metadata=metadata, wakes=wakes)
+    elif metadata:
+        event = DecidedWithMetadata(*fields, metadata=metadata)
     sections = tuple(draft.sections)
     outcome = CommitDone(None, None, result_of_commit(state, event, sections, draft.spans))
     return Decision(outcome, event, sections, grows=bool(command.appends or moves))

@@ -43,6 +43,7 @@ from semel.machine.streams import (
     find_any,
     find_stream,
 )
+from semel.machine.subscriptions import SUBSCRIPTION_DECIDERS
 from semel.machine.tokens import (
     decide_change_owner,
     decide_create_token,
@@ -88,11 +89,9 @@ from semel.model.commands import (
     ExpireTxn,
     FenceTxn,
     ForgetProducer,
-    ForgetSink,
     PinSnapshot,
     Prepare,
     ProducerTag,
-    RebindSink,
     Register,
     SetPositions,
     StreamCommand,
@@ -116,6 +115,7 @@ from semel.model.producer_commands import (
     ExpireRegistration,
     RetireProducers,
 )
+from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.topic_commands import (
     AppendTopic,
     CloseTopic,
@@ -191,6 +191,7 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     TakeStream: decide_take_stream,
     RebalanceGroup: decide_rebalance,
     DeleteGroup: decide_delete_group,
+    **SUBSCRIPTION_DECIDERS,
 }
 
 

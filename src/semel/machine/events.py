@@ -11,6 +11,7 @@ from msgspec import Struct
 from semel.machine.access_events import AccessEvent
 from semel.machine.rows import NewPosition, NewStream, PolicyRow, SnapshotRow
 from semel.machine.shared_events import SharedEvent
+from semel.machine.subscription_events import Acked, SubscriptionEvent
 from semel.model.commands import Metadata, Owner
 from semel.model.outcomes import Outcome
 
@@ -147,6 +148,12 @@ class DecidedWithMetadata(Decided, frozen=True, gc=False, array_like=True):
     metadata: tuple[Metadata, ...] = ()
 
 
+class DecidedWithAcks(DecidedWithMetadata, frozen=True, gc=False, array_like=True):
+    """A commit, of a transaction or one-shot, that also acks wakes of subscriptions."""
+
+    wakes: tuple[Acked, ...] = ()
+
+
 class PositionsMoved(Struct, frozen=True, gc=False, array_like=True):
     """Positions are moved outside a transaction. Each move is stored as (group, stream, offset)."""
 
@@ -190,6 +197,7 @@ TxnEvent = (
     | TxnPrepared
     | Decided
     | DecidedWithMetadata
+    | DecidedWithAcks
     | PositionsMoved
     | PositionsMovedWithMetadata
     | SnapshotPinned
@@ -434,6 +442,7 @@ Event = (
     | ProducerDeclared
     | AccessEvent
     | SharedEvent
+    | SubscriptionEvent
     | TxnEvent
 )
 

@@ -27,13 +27,11 @@ from semel.model.commands import (
     EngineCommand,
     FenceTxn,
     ForgetProducer,
-    ForgetSink,
     Owner,
     PinSnapshot,
     PositionMove,
     Prepare,
     ProducerOwner,
-    RebindSink,
     Register,
     SetPositions,
     SwitchDedup,
@@ -76,6 +74,7 @@ from semel.model.rights import (
     writes_as_group,
     writes_somewhere,
 )
+from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.topic_commands import (
     AppendTopic,
     CloseTopic,

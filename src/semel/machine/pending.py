@@ -1,11 +1,11 @@
-"""Indexes of pending transactions: their streams, the positions that they name, and what they hold.
+"""Indexes of pending transactions and of positions: streams, named positions, and what is held.
 
 Only `apply` and the loading of a checkpoint call these functions.
 """
 
 from typing import TYPE_CHECKING
 
-from semel.machine.rows import NamedPosition, OwnerKey
+from semel.machine.rows import NamedPosition, OwnerKey, PositionRow
 from semel.model.commands import Owner, ProducerOwner
 
 if TYPE_CHECKING:
@@ -56,3 +56,11 @@ def hold_positions(state: "State", txn: "Txn") -> None:
         stream = state.by_number[named.stream]
         stream.holds = stream.holds or {}
         stream.holds[named.group] = min(number, stream.holds.get(named.group, number))
+
+
+def add_position(state: "State", stream: "Stream", group: str, row: PositionRow) -> None:
+    """Set the position of a group in a stream."""
+    if stream.positions is None:
+        stream.positions = {}
+    stream.positions[group] = row
+    state.groups.setdefault(group, {})[stream.row.path] = row

@@ -20,9 +20,9 @@ from semel.machine.events import (
     SnapshotPinned,
 )
 from semel.machine.generations import Growths, refuse_generation
-from semel.machine.pending import owner_key
+from semel.machine.pending import add_position, owner_key
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow, TxnRow
-from semel.machine.state import State, Stream, Txn, add_position, drop_owner
+from semel.machine.state import State, Stream, Txn, drop_owner
 from semel.machine.streams import find_by_path
 from semel.model.commands import Metadata, PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX

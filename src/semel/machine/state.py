@@ -10,8 +10,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
+from semel.machine import subscribers
+from semel.machine.matching import PatternStreams
 from semel.machine.pending import (
     add_named_position,
+    add_position,
     add_transaction,
     hold_positions,
     index_stream,
@@ -57,14 +60,9 @@ from semel.machine.rows import (
     is_topic,
     tables_of,
 )
-from semel.machine.shares import (
-    PatternStreams,
-    Share,
-    load_group,
-    load_member,
-    load_share,
-    load_shares,
-)
+from semel.machine.shares import Share, load_group, load_member, load_share, load_shares
+from semel.machine.subscribers import Subscriptions, note_moved
+from semel.machine.subscription_events import LinkRow, SubscriptionRow, WakeRow
 from semel.model.commands import TXN_INLINE
 from semel.model.limits import MachineLimits
 
@@ -89,6 +87,8 @@ class Stream(Struct, gc=False, eq=False):
     policy_version: int = -1
     topic: TopicRow | None = None  # set if this is a topic, and not a stream
     sharing: set[str] | None = None  # the groups whose members share the stream
+    links: set[str] | None = None  # the subscriptions that follow the stream
+    watchers: set[str] | None = None  # those of them for which nothing of it is pending
 
 
 class Txn(Struct, gc=False, eq=False):
@@ -259,6 +259,17 @@ class Dirty(Struct, eq=False):
         dict[tuple[int, str], ShareRow | None],
         Table(OWNED_KEY, ShareRow, load_share, OF_STREAM),
     ] = {}
+    subscriptions: Annotated[
+        dict[str, SubscriptionRow | None],
+        Table(NAME_KEY, SubscriptionRow, subscribers.load_subscription),
+    ] = {}
+    wakes: Annotated[
+        dict[str, WakeRow | None], Table(NAME_KEY, WakeRow, subscribers.load_wake)
+    ] = {}
+    links: Annotated[
+        dict[tuple[int, str], LinkRow | None],
+        Table(OWNED_KEY, LinkRow, subscribers.load_link, OF_STREAM),
+    ] = {}
     # Maps each forgotten sink to a number. The checkpoint removes the sink's outcomes below it.
     forgotten_sink_cutoffs: dict[str, int] = {}
     dropped: set[int] = set()  # streams that are removed with all their rows
@@ -306,6 +317,7 @@ class State:
         "sink_txn_count",
         "sinks",
         "snapshots",
+        "subscriptions",
         "time_ms",
         "tokens",
         "transactions",
@@ -340,6 +352,7 @@ class State:
         # The groups whose members name a stream or a topic, by its path. It can have too many.
         self.wanted: dict[str, set[str]] = {}
         self.patterns = PatternStreams(self.by_number)
+        self.subscriptions = Subscriptions(PatternStreams(self.by_number))
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = self.next_producer = self.next_txn = self.next_outcome = 1
@@ -465,6 +478,8 @@ def advance_tail(
         old.dedup_own,
         old.controls,
     )
+    if stream.watchers and stream.tail.stable > old.stable:
+        note_moved(state, stream, stream.watchers)
 
 
 def stable_of(stream: Stream, tail: int) -> int:
@@ -484,14 +499,3 @@ def drop_owner(state: State, key: OwnedKey) -> str | None:
     if owner is not None:
         state.dirty.owners[key] = None
     return owner
-
-
-# ---- positions -----------------------------------------------------------------------------------
-
-
-def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> None:
-    """Set the position of a group in a stream."""
-    if stream.positions is None:
-        stream.positions = {}
-    stream.positions[group] = row
-    state.groups.setdefault(group, {})[stream.row.path] = row

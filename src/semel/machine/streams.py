@@ -24,6 +24,7 @@ from semel.machine.policies import dedup_source, find_dedup
 from semel.machine.rows import ForkRow, NewStream, StreamRow, TailRow
 from semel.machine.shared_events import TopicRemoved
 from semel.machine.state import Effects, State, Stream, set_tail
+from semel.machine.subscribers import note_moved
 from semel.machine.topics import in_topic
 from semel.model.commands import (
     Batch,
@@ -475,5 +476,6 @@ def apply_trimmed(
     """Move the head of a stream."""
     stream = state.by_number[event.stream]
     set_tail(state, stream, replace(stream.tail, head=event.head))
+    note_moved(state, stream, stream.links or ())
     mark_prunable(state, stream)
     return Effects((stream,))

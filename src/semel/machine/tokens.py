@@ -4,6 +4,9 @@ Who may make or revoke a token is decided in `access.py`, as for all commands. T
 numbers in comments are the rules in `docs/reference/access.md`.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
 from msgspec.structs import replace
 
 from semel.machine.access_events import OwnersChanged, TokenCreated, TokensRevoked, TokensUsed
@@ -184,3 +187,11 @@ def apply_owners_changed(
             drop_owner(state, key)
         else:
             set_owner(state, key, event.owner)
+
+
+TOKEN_APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
+    TokenCreated: apply_token_created,
+    TokensRevoked: apply_tokens_revoked,
+    TokensUsed: apply_tokens_used,
+    OwnersChanged: apply_owners_changed,
+}

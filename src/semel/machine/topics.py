@@ -22,6 +22,7 @@ from semel.machine.shared_events import (
 )
 from semel.machine.shares import note_new_stream
 from semel.machine.state import Effects, State, Stream, set_tail
+from semel.machine.subscribers import note_linked_stream
 from semel.model.commands import TXN_STAGED
 from semel.model.limits import TOPIC_GROWTHS_MAX
 from semel.model.messages import DEFAULT_MEDIA_TYPE, same_media_type
@@ -312,6 +313,7 @@ def _add_row(
     state.dirty.streams[row.number] = row
     set_tail(state, stream, tail)
     note_new_stream(state, stream)
+    note_linked_stream(state, stream)
     return stream
 
 

@@ -12,6 +12,8 @@ from semel.model.access_commands import AccessCommand
 from semel.model.group_commands import GroupCommand
 from semel.model.policies import PolicyCommand
 from semel.model.producer_commands import LifeCommand
+from semel.model.sink_commands import SinkCommand
+from semel.model.subscription_commands import SubscriptionCommand, WakeAck
 from semel.model.topic_commands import TopicCommand
 
 # ---- outcomes of transactions --------------------------------------------------------------------
@@ -370,7 +372,9 @@ class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
 
 
 class CommitTxn(TxnCall, frozen=True, gc=False):
-    """Commit a transaction."""
+    """Commit a transaction, and ack wakes of subscriptions with it."""
+
+    wakes: tuple[WakeAck, ...] = ()
 
 
 class AbortTxn(TxnCall, frozen=True, gc=False):
@@ -442,6 +446,7 @@ class Commit(Struct, frozen=True):
     positions: tuple[PositionMove, ...] = ()
     expects: tuple[tuple[str, int], ...] = ()
     digest: int = 0
+    wakes: tuple[WakeAck, ...] = ()
 
 
 class SetPositions(Struct, frozen=True, gc=False):
@@ -474,25 +479,17 @@ class PinSnapshot(Struct, frozen=True, gc=False):
     hash: str
 
 
-class RebindSink(Struct, frozen=True, gc=False):
-    """Bind a sink to a query. The sink's next version is `last_version` + 1."""
-
-    now_ms: int
-    app: str
-    query_id: str
-    last_version: int
-
-
-class ForgetSink(Struct, frozen=True, gc=False):
-    """Drop the stored row of a sink."""
-
-    now_ms: int
-    app: str
-
-
 OneTxnCommand = (
     Begin | AddStreams | AddPositions | Prepare | CommitTxn | AbortTxn | FenceTxn | ExpireTxn
 )
-TxnCommand = OneTxnCommand | Commit | SetPositions | PinSnapshot | RebindSink | ForgetSink
+TxnCommand = OneTxnCommand | Commit | SetPositions | PinSnapshot | SinkCommand
 
-EngineCommand = Command | PolicyCommand | AccessCommand | TxnCommand | TopicCommand | GroupCommand
+EngineCommand = (
+    Command
+    | PolicyCommand
+    | AccessCommand
+    | TxnCommand
+    | TopicCommand
+    | GroupCommand
+    | SubscriptionCommand
+)

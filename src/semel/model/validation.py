@@ -5,7 +5,7 @@ back. An invalid command could stop the engine. The HTTP layer refuses malformed
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -41,7 +41,6 @@ from semel.model.commands import (
     ExpireTxn,
     FenceTxn,
     ForgetProducer,
-    ForgetSink,
     ForkRequest,
     Metadata,
     Owner,
@@ -50,7 +49,6 @@ from semel.model.commands import (
     Prepare,
     ProducerOwner,
     ProducerTag,
-    RebindSink,
     Register,
     SetPositions,
     SinkTag,
@@ -114,6 +112,12 @@ from semel.model.producer_commands import (
     invalid_producer_field,
     invalid_registration_field,
     invalid_retire_field,
+)
+from semel.model.sink_commands import ForgetSink, RebindSink, invalid_sink_field
+from semel.model.subscription_commands import (
+    SubscriptionCommand,
+    invalid_subscription_field,
+    invalid_wake_acks,
 )
 from semel.model.topic_commands import (
     AppendTopic,
@@ -233,7 +237,13 @@ def is_metadata(metadata: Metadata) -> bool:
 
 
 def _in_commit(command: Commit) -> str | None:
-    lists = (command.appends, command.transactions, command.positions, command.expects)
+    lists = (
+        command.appends,
+        command.transactions,
+        command.positions,
+        command.expects,
+        command.wakes,
+    )
     is_empty = not any(lists) and command.sink is None
     if is_empty or max(map(len, lists)) > TXN_LIST_MAX:
         return "commit"
@@ -243,6 +253,7 @@ def _in_commit(command: Commit) -> str | None:
         or _in_listed(command)
         or _in_moves(command.positions)
         or _in_expects(command)
+        or invalid_wake_acks(command.wakes)
     )
 
 
@@ -313,11 +324,6 @@ def _in_pin(command: PinSnapshot) -> str | None:
 def _is_range(span: SnapshotRange) -> bool:
     names = is_name(span.path, PATH_BYTES_MAX) and is_name(span.incarnation, INCARNATION_BYTES_MAX)
     return names and 0 <= span.start <= span.end <= NUMBER_MAX
-
-
-def _in_rebind(command: RebindSink) -> str | None:
-    # `last_version` can be -1. Then the next version is 0.
-    return _in_sink(SinkTag(command.app, command.query_id, command.last_version + 1))
 
 
 # ---- streams, topics and producers ---------------------------------------------------------------
@@ -466,15 +472,15 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     AddStreams: _in_streams,
     AddPositions: _in_added_positions,
     Prepare: _in_call,
-    CommitTxn: _in_call,
+    CommitTxn: lambda command: _in_call(command) or invalid_wake_acks(command.wakes),
     AbortTxn: _in_call,
     FenceTxn: _in_call,
     ExpireTxn: _in_txn,
     Commit: _in_commit,
     SetPositions: _in_set,
     PinSnapshot: _in_pin,
-    RebindSink: _in_rebind,
-    ForgetSink: lambda command: None if is_name(command.app, TXN_ID_BYTES_MAX) else "sink",
+    RebindSink: invalid_sink_field,
+    ForgetSink: invalid_sink_field,
     CreateToken: invalid_token_field,
     RevokeToken: lambda command: None if is_name(command.id, TOKEN_ID_BYTES) else "id",
     NoteTokenUses: lambda _command: None,
@@ -491,6 +497,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     TakeStream: invalid_take_field,
     RebalanceGroup: invalid_group_field,
     DeleteGroup: invalid_group_field,
+    **dict.fromkeys(get_args(SubscriptionCommand), invalid_subscription_field),
 }
 
 

@@ -26,12 +26,13 @@ from semel.machine.txn.views import (
     txn_state,
     txn_view,
 )
-from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
+from semel.model.commands import EngineCommand, TxnOutcome
 from semel.model.errors import EngineStopped
 from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.outcomes import Outcome, PolicySet, Refusal, UnknownPolicy
 from semel.model.outcomes_txn import PositionsSet, UnknownTransaction
 from semel.model.rights import POLICY, SINK, STREAM, TOPIC, TRANSACTION, Caller
+from semel.model.sink_commands import ForgetSink
 from semel.model.steps import Steps
 from semel.server.access import Access
 from semel.server.admission import send_response, send_view

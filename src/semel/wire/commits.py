@@ -18,15 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from semel.machine.txn.views import SinkView
 from semel.model.checksum import digest_of
-from semel.model.commands import (
-    Batch,
-    Commit,
-    CommitAppend,
-    ListedTxn,
-    PositionMove,
-    RebindSink,
-    SinkTag,
-)
+from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     MESSAGE_KEY_BYTES_MAX,
@@ -36,6 +28,7 @@ from semel.model.limits import (
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
+from semel.model.sink_commands import RebindSink
 from semel.model.steps import STEP_BYTES, Steps
 from semel.wire.documents import (
     check_epochs,

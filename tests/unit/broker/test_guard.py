@@ -38,10 +38,8 @@ from semel.model.commands import (
     EngineCommand,
     FenceTxn,
     ForgetProducer,
-    ForgetSink,
     ProducerOwner,
     ProducerTag,
-    RebindSink,
     Register,
     SwitchDedup,
 )
@@ -63,6 +61,7 @@ from semel.model.rights import (
     make_caller,
     parse_scope,
 )
+from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.steps import finish
 from tests.unit.broker.bed import Bed
 

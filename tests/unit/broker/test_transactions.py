@@ -28,7 +28,6 @@ from semel.model.commands import (
     CommitTxn,
     Create,
     Delete,
-    ForgetSink,
     ForkRequest,
     ListedTxn,
     PinSnapshot,
@@ -77,6 +76,7 @@ from semel.model.outcomes_txn import (
     TxnTimedOut,
     UnknownTransaction,
 )
+from semel.model.sink_commands import ForgetSink
 from tests.unit.broker.bed import Bed
 
 TEXT = "text/plain"

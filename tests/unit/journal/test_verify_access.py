@@ -11,16 +11,10 @@ from semel.journal.verify import verify
 from semel.machine.access_events import TokensRevoked
 from semel.machine.rows import OWNED_KINDS, OWNER_KEY, OwnedKey, OwnerRow, TokenRow
 from semel.model.access_commands import ChangeOwner, CreateToken, NoteTokenUses, RevokeToken
-from semel.model.commands import (
-    TXN_STAGED,
-    Commit,
-    EngineCommand,
-    ForgetSink,
-    ProducerTag,
-    SinkTag,
-)
+from semel.model.commands import TXN_STAGED, Commit, EngineCommand, ProducerTag, SinkTag
 from semel.model.outcomes import Refusal
 from semel.model.rights import ALL_RIGHTS, PRODUCER, READ, SINK, STREAM, TRANSACTION, Scope
+from semel.model.sink_commands import ForgetSink
 from tests.unit.broker.test_transactions import TxnBed
 from tests.unit.journal.test_verify_txns import Plant, planted
 

@@ -30,10 +30,8 @@ from semel.model.commands import (
     ExpireTxn,
     FenceTxn,
     ForgetProducer,
-    ForgetSink,
     PinSnapshot,
     PositionMove,
-    RebindSink,
     Register,
     SetPositions,
     SinkTag,
@@ -85,6 +83,7 @@ from semel.model.rights import (
     parse_scope,
     retries_of,
 )
+from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.topic_commands import CloseTopic, DeleteTopic
 from tests.unit.machine.builders import append, bury, claim, create, dense, fork
 from tests.unit.machine.topic_builders import (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from semel.machine import State, groups
-from semel.machine import shares as module
+from semel.machine import matching as module
+from semel.machine.matching import PatternStreams
 from semel.machine.rows import MemberRow
-from semel.machine.shares import PatternStreams
 from semel.model.commands import Delete
 from semel.model.group_commands import DeleteGroup
 from semel.model.outcomes import LimitReached
@@ -168,7 +168,7 @@ def test_a_group_that_was_deleted_wants_nothing() -> None:
 def test_most_paths_are_not_compared_with_patterns_that_begin_with_another_name() -> None:
     machine = machine_of(create_topic("t", 1_000), create_topic("u", 1_000))
     patterns = PatternStreams(machine.state.by_number)
-    index = module._Index()
+    index = module.PatternIndex()
     for number in range(1_000):
         index.add(f"none{number}/*", module.Matched(Pattern(f"none{number}/*")))
     for stream in machine.state.by_number.values():
@@ -179,7 +179,7 @@ def test_most_paths_are_not_compared_with_patterns_that_begin_with_another_name(
 
 
 def test_partitions_are_compared_only_with_patterns_that_can_match_below_the_topic() -> None:
-    index = module._Index()
+    index = module.PatternIndex()
     for number in range(1_000):
         index.add(f"**/x{number}/*", module.Matched(Pattern(f"**/x{number}/*")))
     for partition in range(1_000):
@@ -188,7 +188,7 @@ def test_partitions_are_compared_only_with_patterns_that_can_match_below_the_top
 
 
 def test_a_pattern_that_ends_with_a_name_is_compared_only_with_paths_that_do() -> None:
-    index = module._Index()
+    index = module.PatternIndex()
     for number in range(1_000):
         index.add(f"**/x{number}", module.Matched(Pattern(f"**/x{number}")))
     for partition in range(1_000):

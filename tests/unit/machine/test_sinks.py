@@ -1,15 +1,6 @@
 """Sinks: new versions, repeated versions, and versions of another history."""
 
-from semel.model.commands import (
-    BY_COMMIT,
-    Delete,
-    ExpireTxn,
-    ForgetSink,
-    RebindSink,
-    SinkTag,
-    StreamResult,
-    TxnResult,
-)
+from semel.model.commands import BY_COMMIT, Delete, ExpireTxn, SinkTag, StreamResult, TxnResult
 from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
 from semel.model.outcomes import Gone, LimitReached, NotFound
 from semel.model.outcomes_txn import (
@@ -25,6 +16,7 @@ from semel.model.outcomes_txn import (
     UnknownSink,
     VersionForgotten,
 )
+from semel.model.sink_commands import ForgetSink, RebindSink
 from tests.unit.machine.builders import create, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,

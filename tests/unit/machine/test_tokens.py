@@ -17,7 +17,6 @@ from semel.model.commands import (
     Delete,
     EngineCommand,
     ForgetProducer,
-    ForgetSink,
     ProducerOwner,
     Register,
     SinkTag,
@@ -43,6 +42,7 @@ from semel.model.producer_commands import (
     Tombstone,
 )
 from semel.model.rights import ALL_RIGHTS, PRODUCER, SINK, TRANSACTION
+from semel.model.sink_commands import ForgetSink
 from tests.unit.machine.builders import (
     Machine,
     append,

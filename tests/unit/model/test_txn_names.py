@@ -14,12 +14,10 @@ from semel.model.commands import (
     CommitTxn,
     EngineCommand,
     ExpireTxn,
-    ForgetSink,
     ListedTxn,
     PinSnapshot,
     PositionMove,
     ProducerOwner,
-    RebindSink,
     SetPositions,
     SinkOwner,
     SinkTag,
@@ -27,6 +25,7 @@ from semel.model.commands import (
     TxnTag,
 )
 from semel.model.limits import NUMBER_MAX, TXN_TIMEOUT_MS_MAX
+from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.validation import find_invalid_field
 
 LONG = "x" * 257

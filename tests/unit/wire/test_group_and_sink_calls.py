@@ -14,13 +14,7 @@ from semel.machine.txn.views import (
     SinkView,
     SnapshotView,
 )
-from semel.model.commands import (
-    PinSnapshot,
-    PositionMove,
-    RebindSink,
-    SetPositions,
-    SnapshotRange,
-)
+from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import (
     Pinned,
@@ -30,6 +24,7 @@ from semel.model.outcomes_txn import (
     SnapshotConflict,
     UnknownSink,
 )
+from semel.model.sink_commands import RebindSink
 from semel.model.steps import STEP_ROWS, finish
 from semel.wire.commits import parse_rebind, rebound_response, sink_steps, sinks_response
 from semel.wire.groups import (

@@ -12,6 +12,7 @@ from semel.machine.events import (
     SECTION_DATA,
     CommitStamp,
     Decided,
+    DecidedWithAcks,
     DecidedWithMetadata,
     Ended,
     Section,
@@ -42,6 +43,7 @@ from semel.machine.state import (
     drop_owner,
     set_tail,
 )
+from semel.machine.subscription_changes import apply_all_acked
 from semel.machine.topic_receipts import note_key
 from semel.machine.txn.draft import (
     Spans,
@@ -203,6 +205,8 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
     move_positions(state, event.positions, time_ms, _mover_of(event), metadata)
     if event.sink is not None:
         _stamp_sink(state, event.sink, packed, outcomes_from)
+    if isinstance(event, DecidedWithAcks):
+        apply_all_acked(state, event.wakes)
     return Effects([*streams, *ended.streams], ended.outcomes, ended.aborted, event.extents)
 
 

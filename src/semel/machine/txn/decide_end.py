@@ -1,8 +1,9 @@
 """Decisions to prepare, commit, abort, fence or expire a transaction."""
 
-from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
+from semel.machine.events import CommitStamp, Decided, DecidedWithAcks, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
+from semel.machine.subscriptions import find_commit_acks
 from semel.machine.txn.draft import Draft, chunks_in, result_of
 from semel.machine.txn.lookup import ended_refusal, find_for_call, find_txn
 from semel.model.commands import (
@@ -22,7 +23,7 @@ from semel.model.commands import (
     TxnOutcome,
 )
 from semel.model.limits import NUMBER_MAX, SINK_IDLE_MS
-from semel.model.outcomes import EpochExhausted, Outcome, StillAlive, StreamClosed
+from semel.model.outcomes import EpochExhausted, Outcome, Refusal, StillAlive, StreamClosed
 from semel.model.outcomes_txn import (
     AbortDone,
     AlreadyAborted,
@@ -96,10 +97,17 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
         refusal = refuse_guards(state, txn)  # A13, A14
     if refusal is not None:
         return Decision(refusal)
+    wakes = find_commit_acks(state, command.wakes)
+    if isinstance(wakes, Refusal):
+        return Decision(wakes)
     draft = Draft(state)
     draft.place_chunks(txn)
     draft.end(txn, is_committed=True)
     event = Decided(tuple(draft.ended), draft.extents, by_operator=command.by_operator)
+    if wakes:
+        event = DecidedWithAcks(
+            event.ended, event.extents, by_operator=command.by_operator, wakes=wakes
+        )
     result = result_of(state, txn, draft.ended[0], draft.spans[-1])
     return Decision(CommitDone(row.id, row.epoch, result), event, tuple(draft.sections))
 

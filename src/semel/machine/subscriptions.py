@@ -1,0 +1,454 @@
+"""Subscriptions: the decisions on streams that are followed, and on wakes.
+
+The comment at a check names its row in `docs/reference/subscriptions.md`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from semel.machine.checks import section_of
+from semel.machine.events import Decision
+from semel.machine.state import State, Stream
+from semel.machine.streams import find_stream
+from semel.machine.subscribers import Subscription, is_pending
+from semel.machine.subscription_events import (
+    MATCHED,
+    NAMED,
+    Acked,
+    Claimed,
+    DeliveryNoted,
+    Linked,
+    LinkRow,
+    Subscribed,
+    SubscriptionRow,
+    Unlinked,
+    Unsubscribed,
+    WakeEnded,
+    WakeIssued,
+)
+from semel.model.commands import Batch
+from semel.model.limits import (
+    SUBSCRIPTION_LINKS_MAX,
+    SUBSCRIPTION_NAMES_MAX,
+    SUBSCRIPTIONS_MAX,
+    WAKE_STREAMS_MAX,
+)
+from semel.model.messages import JSON_MEDIA_TYPE, is_json
+from semel.model.outcomes import (
+    DiskFull,
+    InvalidRequest,
+    LimitReached,
+    Refusal,
+    StillAlive,
+)
+from semel.model.outcomes_access import ReservedPath
+from semel.model.outcomes_subscriptions import (
+    AlreadyClaimed,
+    Fenced,
+    InvalidOffset,
+    LinksChanged,
+    NoPendingWork,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionExists,
+    TokenInvalid,
+    UnknownSubscription,
+    WakeAcked,
+    WakeChanged,
+    WakeClaimed,
+    WakeStreamRefused,
+    WrongType,
+)
+from semel.model.outcomes_topics import IsTopic
+from semel.model.outcomes_txn import StreamRefused
+from semel.model.rights import is_of_server
+from semel.model.subscription_commands import (
+    PULL_WAKE,
+    WEBHOOK,
+    AckWake,
+    ClaimWake,
+    CreateSubscription,
+    DeleteSubscription,
+    ExpireWake,
+    IssueWake,
+    LinkStreams,
+    NoteDelivery,
+    ReleaseWake,
+    ResumeSubscription,
+    UnlinkStream,
+    WakeAck,
+    shorten_error,
+)
+
+_UNCHANGED: Final = Decision(WakeChanged())
+
+
+def _find(state: State, name: str) -> Subscription | None:
+    return state.subscriptions.by_id.get(name)
+
+
+# ---- subscriptions and their streams -------------------------------------------------------------
+
+
+def decide_subscribe(state: State, command: CreateSubscription) -> Decision:
+    """Return the decision on a command that creates a subscription."""
+    row = SubscriptionRow(
+        command.type,
+        command.pattern,
+        tuple(sorted(set(command.streams))),
+        command.url,
+        command.wake_stream,
+        command.lease_ms,
+        command.description or None,
+        created_ms=state.frame_time(command.now_ms),
+        names=tuple(sorted(set(command.streams))),
+    )
+    existing = _find(state, command.id)
+    if existing is not None:
+        return _confirm(command.id, existing, row)  # U1
+    if len(state.subscriptions.by_id) >= SUBSCRIPTIONS_MAX:
+        return Decision(LimitReached("subscriptions", SUBSCRIPTIONS_MAX))  # U2
+    refusal = _refuse_wake_stream(state, row.wake_stream) or _refuse_names(state, row.names)
+    if refusal is not None:
+        return Decision(refusal)
+    links = _find_links(state, row)
+    if links is None or len(links) > SUBSCRIPTION_LINKS_MAX:
+        return Decision(LimitReached("subscription_streams", SUBSCRIPTION_LINKS_MAX))
+    stables = ((number, state.by_number[number].tail.stable) for number in sorted(links))
+    event = Subscribed(
+        command.id, row, tuple((number, stable, links[number]) for number, stable in stables)
+    )
+    return Decision(SubscriptionCreated(command.id, is_new=True), event, grows=True)  # U5
+
+
+def _confirm(name: str, existing: Subscription, row: SubscriptionRow) -> Decision:
+    old = existing.row
+    same = msgspec.structs.replace(row, created_ms=old.created_ms, names=old.names)
+    if same != old:
+        return Decision(SubscriptionExists())
+    outcome = SubscriptionCreated(name, is_new=False)
+    if existing.wake.is_suspended:
+        return Decision(outcome, DeliveryNoted(name, 0, is_resumed=True))
+    return Decision(outcome)
+
+
+def _refuse_wake_stream(state: State, path: str | None) -> Refusal | None:
+    """Refuse a stream to which no message about a wake can be appended (U3)."""
+    if path is None:
+        return None
+    stream, reason = state.by_path.get(path), ""
+    if stream is None or stream.tail.is_deleted:
+        reason = "it does not exist; create it first, with the content type application/json"
+    elif stream.row.topic:
+        reason = "it is a topic, or a partition of one"
+    elif is_of_server(path):
+        reason = "only the server may write to it"
+    elif not is_json(stream.row.content_type):
+        reason = f"its content type is {stream.row.content_type}, and not application/json"
+    elif stream.tail.is_closed:
+        reason = "it is closed"
+    return WakeStreamRefused(path, reason) if reason else None
+
+
+def _refuse_names(state: State, names: Iterable[str]) -> Refusal | None:
+    """Refuse to name a topic, or a stream of the server (U4)."""
+    for path in names:
+        stream = state.by_path.get(path)
+        if is_of_server(path):
+            return StreamRefused(path, ReservedPath())
+        if stream is not None and stream.topic is not None:
+            return StreamRefused(path, IsTopic())
+    return None
+
+
+def _present(state: State, path: str) -> Stream | None:
+    stream = find_stream(state, path)
+    return stream if isinstance(stream, Stream) else None
+
+
+def _find_links(state: State, row: SubscriptionRow) -> dict[int, int] | None:
+    """Return the kinds of the links of a new subscription, by the numbers of the streams.
+
+    Return None if the pattern matches too many.
+    """
+    links: dict[int, int] = {}
+    if row.pattern is not None:
+        searches = state.subscriptions.searches
+        if not searches.search((row.pattern,), SUBSCRIPTION_LINKS_MAX):
+            return None
+        links = dict.fromkeys(searches.known(row.pattern), MATCHED)
+        wake_stream = state.by_path.get(row.wake_stream or "")
+        if wake_stream is not None:
+            links.pop(wake_stream.row.number, None)
+    for path in row.names:
+        stream = _present(state, path)
+        if stream is not None:
+            links[stream.row.number] = links.get(stream.row.number, 0) | NAMED
+    return links
+
+
+def decide_unsubscribe(state: State, command: DeleteSubscription) -> Decision:
+    """Return the decision on a command that deletes a subscription (U9)."""
+    if _find(state, command.id) is None:
+        return Decision(UnknownSubscription())
+    return Decision(SubscriptionDeleted(), Unsubscribed(command.id))
+
+
+def decide_link(state: State, command: LinkStreams) -> Decision:
+    """Return the decision on a command by which a subscription names more streams."""
+    subscription = _find(state, command.id)
+    if subscription is None:
+        return Decision(UnknownSubscription())
+    if subscription.row.wake_stream in command.streams:
+        return Decision(InvalidRequest("streams"))
+    refusal = _refuse_names(state, command.streams)
+    if refusal is not None:
+        return Decision(refusal)
+    old = subscription.row.names
+    names = sorted(set(command.streams).difference(old))
+    if not names:
+        return Decision(LinksChanged())  # U7
+    if len(old) + len(names) > SUBSCRIPTION_NAMES_MAX:
+        return Decision(LimitReached("subscription_names", SUBSCRIPTION_NAMES_MAX))
+    links = []
+    for stream in (_present(state, path) for path in names):
+        if stream is not None:
+            link = subscription.links.get(stream.row.number)
+            acked = stream.tail.stable if link is None else link.acked
+            links.append((stream.row.number, acked))
+    return Decision(LinksChanged(), Linked(command.id, tuple(names), tuple(links)), grows=True)
+
+
+def decide_unlink(state: State, command: UnlinkStream) -> Decision:
+    """Return the decision on a command by which a subscription names a stream no longer."""
+    subscription = _find(state, command.id)
+    if subscription is None:
+        return Decision(UnknownSubscription())
+    if command.path not in subscription.row.names:
+        return Decision(LinksChanged())  # U7
+    stream = _present(state, command.path)
+    number = 0 if stream is None else stream.row.number
+    return Decision(LinksChanged(), Unlinked(command.id, command.path, number))
+
+
+# ---- wakes ---------------------------------------------------------------------------------------
+
+
+def decide_issue(state: State, command: IssueWake) -> Decision:
+    """Return the decision on a command that issues a wake, if the subscription needs one (W1)."""
+    subscription = _find(state, command.id)
+    if subscription is None or subscription.wake.wake_id or not subscription.pending:
+        return _UNCHANGED
+    count = min(WAKE_STREAMS_MAX, state.limits.txn_streams)
+    numbers = sorted(subscription.pending)[:count]
+    snapshot = tuple((number, state.by_number[number].tail.stable) for number in numbers)
+    generation = subscription.wake.generation + 1
+    event = WakeIssued(command.id, command.wake_id, generation, snapshot)
+    stream = _present(state, subscription.row.wake_stream or "")
+    if stream is None or _refuse_wake_stream(state, stream.row.path) is not None:
+        return Decision(WakeChanged(), event, grows=True)
+    message = {
+        "type": "wake",
+        "subscription_id": command.id,
+        "stream": state.by_number[numbers[0]].row.path,
+        "generation": generation,
+        "ts": state.frame_time(command.now_ms),
+    }
+    batch = Batch(msgspec.json.encode(message))
+    section = section_of(stream.row.number, stream.tail.tail, batch, JSON_MEDIA_TYPE)
+    return Decision(WakeChanged(), event, (section,), grows=True)  # W2
+
+
+def decide_claim_wake(state: State, command: ClaimWake) -> Decision:
+    """Return the decision on a command by which a worker claims a wake (W4)."""
+    subscription = _find(state, command.id)
+    if subscription is None:
+        return Decision(UnknownSubscription())
+    wake = subscription.wake
+    if subscription.row.type != PULL_WAKE:
+        return Decision(WrongType(subscription.row.type))
+    if wake.worker:
+        return Decision(AlreadyClaimed(wake.worker, wake.generation))
+    if not wake.wake_id:  # the broker has tried to issue one before
+        return Decision(DiskFull() if subscription.pending else NoPendingWork())
+    outcome = WakeClaimed(wake.wake_id, wake.generation)
+    return Decision(outcome, Claimed(command.id, command.worker), grows=True)
+
+
+def _find_wake(
+    state: State, name: str, wake_id: str, generation: int, type_: str | None, *, has_token: bool
+) -> Subscription | Refusal:
+    """Return the subscription whose wake is in flight, or a refusal (W5)."""
+    subscription = _find(state, name)
+    if subscription is None:
+        return UnknownSubscription()
+    row, wake = subscription.row, subscription.wake
+    if type_ not in (None, row.type):
+        return WrongType(row.type)
+    if not has_token:
+        return TokenInvalid()
+    is_current = wake.wake_id == wake_id and wake.generation == generation
+    is_held = row.type == WEBHOOK or bool(wake.worker)
+    return subscription if is_current and is_held else Fenced(name, wake.generation)
+
+
+def decide_ack(state: State, command: AckWake) -> Decision:
+    """Return the decision on a command that acks a wake."""
+    ack = command.ack
+    found = _find_wake(
+        state, ack.id, ack.wake_id, ack.generation, command.type, has_token=command.has_token
+    )
+    if isinstance(found, Refusal):
+        return Decision(found)
+    if command.by_snapshot:
+        acks = _snapshot_acks(state, found)
+    else:
+        checked = _check_acks(state, found, ack)
+        if isinstance(checked, Refusal):
+            return Decision(checked)
+        acks = checked
+    if not (acks or ack.done or found.wake.attempts):
+        return Decision(WakeAcked(next_wake=False))  # W6: a heartbeat
+    outcome = WakeAcked(next_wake=ack.done and _is_left(state, found, dict(acks)))
+    return Decision(outcome, Acked(ack.id, acks, ack.done))
+
+
+Acks = tuple[tuple[int, int], ...]
+
+
+def _check_acks(state: State, subscription: Subscription, ack: WakeAck) -> Acks | Refusal:
+    """Return the acks that change something, by the numbers of streams, or a refusal (W5)."""
+    acks: dict[int, int] = {}
+    for path, offset in ack.acks:
+        stream = state.by_path.get(path)
+        link = None if stream is None else subscription.links.get(stream.row.number)
+        if stream is None or link is None or stream.row.number in acks:
+            return InvalidOffset(ack.id, path)
+        if not max(link.acked, 0) <= offset <= stream.tail.tail:
+            return InvalidOffset(ack.id, path)
+        acks[stream.row.number] = offset
+    return tuple(
+        (number, offset)
+        for number, offset in sorted(acks.items())
+        if offset != subscription.links[number].acked
+    )
+
+
+def _snapshot_acks(state: State, subscription: Subscription) -> Acks:
+    """Return the acks of all that the snapshot has (W7)."""
+    links = subscription.links
+    return tuple(
+        (number, offset)
+        for number, offset in subscription.wake.snapshot
+        if number in links and offset > links[number].acked
+    )
+
+
+def _is_left(state: State, subscription: Subscription, acks: Mapping[int, int]) -> bool:
+    """Return True if the subscription is pending after these acks."""
+    return any(
+        number not in acks or is_pending(LinkRow(acks[number], NAMED), state.by_number[number].tail)
+        for number in subscription.pending
+    )
+
+
+def find_commit_acks(state: State, wakes: Iterable[WakeAck]) -> tuple[Acked, ...] | Refusal:
+    """Return the acks of a commit, or the refusal of the first that is not allowed (W12)."""
+    found: dict[str, Acked] = {}
+    for wake in wakes:
+        if wake.id in found:
+            return InvalidRequest("subscriptions")
+        subscription = _find_wake(
+            state, wake.id, wake.wake_id, wake.generation, None, has_token=True
+        )
+        if isinstance(subscription, Refusal):
+            return subscription
+        acks = _check_acks(state, subscription, wake)
+        if isinstance(acks, Refusal):
+            return acks
+        found[wake.id] = Acked(wake.id, acks, wake.done)
+    return tuple(found.values())
+
+
+def decide_release_wake(state: State, command: ReleaseWake) -> Decision:
+    """Return the decision on a command by which a worker gives up its wake (W8)."""
+    found = _find_wake(
+        state,
+        command.id,
+        command.wake_id,
+        command.generation,
+        PULL_WAKE,
+        has_token=command.has_token,
+    )
+    if isinstance(found, Refusal):
+        return Decision(found)
+    return Decision(WakeChanged(), WakeEnded(command.id, is_expired=False))
+
+
+def decide_expire_wake(state: State, command: ExpireWake) -> Decision:
+    """Return the decision on a command that ends a wake whose lease has expired (W9)."""
+    subscription = _find(state, command.id)
+    if subscription is None:
+        return Decision(UnknownSubscription())
+    wake = subscription.wake
+    if not wake.wake_id or wake.generation != command.generation:
+        return Decision(Fenced(command.id, wake.generation))
+    if command.elapsed_ms < subscription.row.lease_ms:
+        return Decision(StillAlive())
+    return Decision(WakeChanged(), WakeEnded(command.id, is_expired=True))
+
+
+# ---- deliveries ----------------------------------------------------------------------------------
+
+
+def decide_note_delivery(state: State, command: NoteDelivery) -> Decision:
+    """Return the decision on a command that records a delivery (W10)."""
+    subscription = _find(state, command.id)
+    if subscription is None:
+        return Decision(UnknownSubscription())
+    row, wake = subscription.row, subscription.wake
+    if row.type != WEBHOOK:
+        return Decision(WrongType(row.type))
+    if not wake.wake_id or wake.generation != command.generation:
+        return Decision(Fenced(command.id, wake.generation))
+    if command.error is None:
+        event = DeliveryNoted(command.id, 0) if wake.attempts else None
+        return Decision(WakeChanged(), event)
+    attempts = wake.attempts + 1
+    return Decision(
+        WakeChanged(),
+        DeliveryNoted(
+            command.id,
+            attempts,
+            shorten_error(command.error),
+            is_suspended=attempts >= command.attempts_max,
+        ),
+        grows=True,
+    )
+
+
+def decide_resume(state: State, command: ResumeSubscription) -> Decision:
+    """Return the decision on a command that ends a suspension (W10)."""
+    subscription = _find(state, command.id)
+    if subscription is None:
+        return Decision(UnknownSubscription())
+    if not subscription.wake.is_suspended:
+        return _UNCHANGED
+    return Decision(WakeChanged(), DeliveryNoted(command.id, 0, is_resumed=True))
+
+
+SUBSCRIPTION_DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
+    CreateSubscription: decide_subscribe,
+    DeleteSubscription: decide_unsubscribe,
+    LinkStreams: decide_link,
+    UnlinkStream: decide_unlink,
+    IssueWake: decide_issue,
+    ClaimWake: decide_claim_wake,
+    AckWake: decide_ack,
+    ReleaseWake: decide_release_wake,
+    ExpireWake: decide_expire_wake,
+    NoteDelivery: decide_note_delivery,
+    ResumeSubscription: decide_resume,
+}
