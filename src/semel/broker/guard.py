@@ -8,6 +8,7 @@ for each, the stream never needs more than 64 MiB, so that nobody can fill the d
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +40,11 @@ from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.rights import ADMIN, CLUSTER, RESERVED, TRANSACTION, Caller, Scope, print_scope
 from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.steps import Steps
+from semel.model.subscription_commands import (
+    CreateSubscription,
+    DeleteSubscription,
+    ResumeSubscription,
+)
 from semel.model.validation import find_invalid_field
 
 Reply = Callable[[Outcome], None]
@@ -282,6 +288,22 @@ def _owner(command: ChangeOwner) -> tuple[str, str, str]:
     return "owner_change", f"{command.kind} {command.name}{where}", f"to {owner}"
 
 
+def _subscription(command: CreateSubscription) -> tuple[str, str, str]:
+    """Describe a new subscription. Of a URL only the host, because the rest can have a secret."""
+    if command.url is None:
+        detail = f"pull-wake by {command.wake_stream}"
+    else:
+        detail = f"webhook to {_host_of(command.url)}"
+    return "subscription_create", f"subscription {command.id}", detail
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "no host"
+    except ValueError:
+        return "an invalid host"
+
+
 _DESCRIBERS: Final[Mapping[type, Callable[[Any], tuple[str, str, str]]]] = {
     CreateToken: _token,
     RevokeToken: lambda command: (
@@ -300,4 +322,7 @@ _DESCRIBERS: Final[Mapping[type, Callable[[Any], tuple[str, str, str]]]] = {
     ),
     ForgetSink: lambda command: ("sink_forget", f"sink {command.app}", ""),
     RebindSink: lambda command: ("sink_rebind", f"sink {command.app}", f"to {command.query_id}"),
+    CreateSubscription: _subscription,
+    DeleteSubscription: lambda command: ("subscription_delete", f"subscription {command.id}", ""),
+    ResumeSubscription: lambda command: ("subscription_resume", f"subscription {command.id}", ""),
 }

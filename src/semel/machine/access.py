@@ -10,7 +10,8 @@ from typing import Final
 
 from semel.machine.access_events import OwnersChanged
 from semel.machine.events import Decision
-from semel.machine.needs import RULES, Check, refuse_reserved
+from semel.machine.need_checks import Check
+from semel.machine.needs import RULES, refuse_reserved
 from semel.machine.rows import TokenRow
 from semel.machine.state import State
 from semel.machine.tokens import exists, is_valid
@@ -52,6 +53,7 @@ from semel.model.rights import (
     Caller,
     is_within,
 )
+from semel.model.subscription_commands import CreateSubscription
 from semel.model.topic_commands import AppendTopic
 
 _WRITABLE_MAX: Final = 4_096
@@ -222,6 +224,7 @@ _TAKING: Final = (
     AddPositions,
     Prepare,
     Commit,
+    CreateSubscription,
 )
 
 

@@ -3,14 +3,14 @@
 The letters and numbers in comments are the rules in `docs/reference/access.md`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.machine.rows import OwnedKey
+from semel.machine.need_checks import Check, Checks, Rule, listed_stream
 from semel.machine.state import State, find_producer
+from semel.machine.subscription_needs import SUBSCRIPTION_RULES, acks_of
 from semel.machine.tokens import owned_key
 from semel.model.access_commands import ChangeOwner
 from semel.model.commands import (
@@ -84,27 +84,6 @@ from semel.model.topic_commands import (
     OnTopic,
 )
 
-
-class Check(Struct, frozen=True, gc=False):
-    """A right that a command needs or, with `key`, a thing that must be the caller's.
-
-    `hidden` is the refusal if the caller has no right at all on the thing: the same as if the thing
-    did not exist. It is None if the absence of the thing is no error.
-    """
-
-    kind: str
-    name: str
-    right: str
-    hidden: Refusal | None = None
-    key: OwnedKey | None = None
-    path: str = ""  # of the stream in which a producer is
-    is_use: bool = True  # False for what ends a thing or gives it away: it needs an owner or admin
-    is_taken: bool = True  # False if the thing gets no owner by the command: O2
-
-
-Checks = Iterator[Check]
-
-
 # ---- the needs of each command -------------------------------------------------------------------
 
 
@@ -116,10 +95,6 @@ def _stream_or_topic(state: State, path: str, right: str) -> Check:
     stream = state.by_path.get(path)
     is_topic = stream is not None and stream.topic is not None
     return Check(TOPIC if is_topic else STREAM, path, right, NotFound())
-
-
-def _listed_stream(path: str, right: str) -> Check:
-    return Check(STREAM, path, right, StreamRefused(path, NotFound()))
 
 
 def _ends_producer(state: State, path: str, producer_id: str) -> Checks:
@@ -311,7 +286,7 @@ def _add_streams(state: State, command: AddStreams, caller: Caller) -> Checks:
 
 def _moves(positions: Iterable[PositionMove]) -> Checks:
     for move in positions:
-        yield _listed_stream(move.path, READ)
+        yield listed_stream(move.path, READ)
         yield Check(GROUP, move.group, WRITE)
 
 
@@ -328,19 +303,25 @@ def _commit(state: State, command: Commit, caller: Caller) -> Checks:
         yield _written(state, append.path)
     yield from _moves(command.positions)
     for path, _ in command.expects:
-        yield _listed_stream(path, DESCRIBE)
+        yield listed_stream(path, DESCRIBE)
     if command.producer_id is not None:
         yield from _registers(state, command.producer_id, caller)
     if command.sink is not None:
         yield from _uses_sink(state, command.sink.app, caller)
     for listed in command.transactions:
         yield from _transaction_of(state, listed.id)
+    yield from acks_of(command.wakes)
+
+
+def _commit_txn(state: State, command: CommitTxn, caller: Caller) -> Checks:
+    yield from _call(state, command, caller)
+    yield from acks_of(command.wakes)
 
 
 def _pin(_state: State, command: PinSnapshot, _caller: Caller) -> Checks:
     yield Check(GROUP, command.group, WRITE)
     for pinned in command.ranges:
-        yield _listed_stream(pinned.path, READ)
+        yield listed_stream(pinned.path, READ)
 
 
 def _append_topic(state: State, command: AppendTopic, caller: Caller) -> Checks:
@@ -353,7 +334,7 @@ def _append_topic(state: State, command: AppendTopic, caller: Caller) -> Checks:
         yield from _uses_producer(state, command.path, command.producer.id, caller)
 
 
-def _topic(right: str) -> "Rule":
+def _topic(right: str) -> Rule:
     return lambda _state, command, _caller: [Check(TOPIC, command.path, right, TopicNotFound())]
 
 
@@ -365,7 +346,7 @@ def _written(state: State, path: str) -> Check:
 def _join(_state: State, command: JoinGroup, _caller: Caller) -> Checks:
     yield Check(GROUP, command.group, WRITE)
     for path in command.streams:
-        yield _listed_stream(path, READ)
+        yield listed_stream(path, READ)
     for path in command.topics:
         yield Check(STREAM, f"{path}/", READ, StreamRefused(path, TopicNotFound()))
     for pattern in command.patterns:
@@ -389,8 +370,6 @@ def _change_owner(state: State, command: ChangeOwner, _caller: Caller) -> Checks
     yield Check(command.kind, command.name, ADMIN, hidden, key, path, is_use=False)
 
 
-Rule = Callable[[State, Any, Caller], Iterable[Check]]
-
 RULES: Final[Mapping[type, Rule]] = {
     Append: _append,
     Create: _create,
@@ -405,7 +384,7 @@ RULES: Final[Mapping[type, Rule]] = {
     AddStreams: _add_streams,
     AddPositions: _add_positions,
     Prepare: _prepare,
-    CommitTxn: _call,
+    CommitTxn: _commit_txn,
     AbortTxn: _call,
     FenceTxn: _call,
     Commit: _commit,
@@ -429,6 +408,7 @@ RULES: Final[Mapping[type, Rule]] = {
     DeleteGroup: lambda _state, command, _caller: [
         Check(GROUP, command.group, DELETE, UnknownGroup())
     ],
+    **SUBSCRIPTION_RULES,
 }
 
 

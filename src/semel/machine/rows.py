@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 from msgspec import Struct
 
 from semel.model.commands import Metadata, Owner, SnapshotRange, TxnOutcome
-from semel.model.rights import PRODUCER, SINK, TRANSACTION, Scope
+from semel.model.rights import PRODUCER, SINK, SUBSCRIPTION, TRANSACTION, Scope
 
 
 class Row(Struct, frozen=True, gc=False, array_like=True):
@@ -438,7 +438,7 @@ def is_prefix_key(key: bytes) -> bool:
 
 
 # The first byte of a key in the table `owners`.
-OWNED_KINDS: Final = {PRODUCER: b"p", TRANSACTION: b"t", SINK: b"s"}
+OWNED_KINDS: Final = {PRODUCER: b"p", SINK: b"s", TRANSACTION: b"t", SUBSCRIPTION: b"u"}
 _OWNED_BY_BYTE: Final = {byte: kind for kind, byte in OWNED_KINDS.items()}
 
 

@@ -45,50 +45,51 @@ class Subscription(Struct, gc=False, eq=False):
 class Subscriptions:
     """All subscriptions of the state.
 
-    `due` are those that perhaps need a wake. `searches` finds the streams that the pattern of a new
-    subscription matches. The patterns of subscriptions are compared with new streams only.
+    `due` are those that need a wake. `by_name` has those that name a path, and `patterns` has those
+    with a pattern, in `users`. `searches` finds the streams that the pattern of a new subscription
+    matches. The patterns of subscriptions are compared with new streams only.
     """
 
     def __init__(self, searches: PatternStreams) -> None:
         self.by_id: dict[str, Subscription] = {}
         self.due: set[str] = set()
         self.searches: Final = searches
-        self._by_name: dict[str, set[str]] = {}  # the subscriptions that name a path
-        self._patterns: dict[str, Matched] = {}
+        self.by_name: dict[str, set[str]] = {}
+        self.patterns: dict[str, Matched] = {}
         self._index = PatternIndex()
 
     def watch_names(self, name: str, paths: Iterable[str]) -> None:
         """Record that a subscription names paths."""
         for path in paths:
-            self._by_name.setdefault(path, set()).add(name)
+            self.by_name.setdefault(path, set()).add(name)
 
     def forget_names(self, name: str, paths: Iterable[str]) -> None:
         """Record that a subscription no longer names paths."""
         for path in paths:
-            names = self._by_name[path]
+            names = self.by_name[path]
             names.discard(name)
             if not names:
-                del self._by_name[path]
+                del self.by_name[path]
 
     def watch_pattern(self, name: str, pattern: str) -> None:
         """Compare new streams with the pattern of a subscription."""
-        matched = self._patterns.get(pattern)
+        matched = self.patterns.get(pattern)
         if matched is None:
-            matched = self._patterns[pattern] = Matched(Pattern(pattern))
+            matched = self.patterns[pattern] = Matched(Pattern(pattern))
             self._index.add(pattern, matched)
         matched.users.add(name)
 
     def forget_pattern(self, name: str, pattern: str) -> None:
         """Compare new streams no longer with the pattern of a subscription."""
-        matched = self._patterns[pattern]
+        matched = self.patterns[pattern]
         matched.users.remove(name)
         if not matched.users:
-            del self._patterns[pattern]
+            del self.patterns[pattern]
             self._index.remove(pattern, matched)
 
     def kinds_of(self, path: str) -> dict[str, int]:
         """Return the subscriptions to which a new stream is linked, with the kinds of the links."""
-        kinds = dict.fromkeys(self._by_name.get(path, ()), NAMED)
+        kinds = dict.fromkeys(self.by_name.get(path, ()), NAMED)
         for matched in self._index.matching(path):
             for name in matched.users:
                 if self.by_id[name].row.wake_stream != path:

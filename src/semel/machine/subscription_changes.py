@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from semel.machine.events import Sections
 from semel.machine.rows import TailRow
-from semel.machine.state import NO_EFFECTS, Effects, State, advance_tail
+from semel.machine.state import NO_EFFECTS, Effects, State, advance_tail, drop_owner
 from semel.machine.subscribers import (
     NO_WAKE,
     Subscription,
@@ -32,6 +32,7 @@ from semel.machine.subscription_events import (
     WakeRow,
 )
 from semel.model.errors import invariant
+from semel.model.rights import SUBSCRIPTION
 
 
 def _find(state: State, name: str) -> Subscription:
@@ -69,6 +70,7 @@ def _apply_unsubscribed(
         subscriptions.forget_pattern(name, subscription.row.pattern)
     subscriptions.due.discard(name)
     del subscriptions.by_id[name]
+    drop_owner(state, (SUBSCRIPTION, 0, name))
     state.dirty.subscriptions[name] = state.dirty.wakes[name] = None
 
 

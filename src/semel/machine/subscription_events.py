@@ -130,7 +130,8 @@ class WakeEnded(Struct, frozen=True, gc=False, array_like=True):
 class DeliveryNoted(Struct, frozen=True, gc=False, array_like=True):
     """A delivery has failed, for the `attempts`-th time in a row; or, with 0, has not.
 
-    With `is_resumed`, the suspension of the subscription has ended.
+    With `is_resumed`, the suspension of the subscription has ended. The next delivery is not made
+    before `retry_after_ms` have passed.
     """
 
     id: str
@@ -138,6 +139,7 @@ class DeliveryNoted(Struct, frozen=True, gc=False, array_like=True):
     error: str = ""
     is_suspended: bool = False
     is_resumed: bool = False
+    retry_after_ms: int = 0
 
 
 SubscriptionEvent = (

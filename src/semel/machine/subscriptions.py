@@ -45,6 +45,7 @@ from semel.model.outcomes import (
 )
 from semel.model.outcomes_access import ReservedPath
 from semel.model.outcomes_subscriptions import (
+    NO_WAKE_STREAM,
     AlreadyClaimed,
     Fenced,
     InvalidOffset,
@@ -140,7 +141,7 @@ def _refuse_wake_stream(state: State, path: str | None) -> Refusal | None:
         return None
     stream, reason = state.by_path.get(path), ""
     if stream is None or stream.tail.is_deleted:
-        reason = "it does not exist; create it first, with the content type application/json"
+        reason = NO_WAKE_STREAM
     elif stream.row.topic:
         reason = "it is a topic, or a partition of one"
     elif is_of_server(path):
@@ -363,6 +364,8 @@ def find_commit_acks(state: State, wakes: Iterable[WakeAck]) -> tuple[Acked, ...
         subscription = _find_wake(
             state, wake.id, wake.wake_id, wake.generation, None, has_token=True
         )
+        if isinstance(subscription, UnknownSubscription):
+            return UnknownSubscription(wake.id)
         if isinstance(subscription, Refusal):
             return subscription
         acks = _check_acks(state, subscription, wake)
@@ -424,6 +427,7 @@ def decide_note_delivery(state: State, command: NoteDelivery) -> Decision:
             attempts,
             shorten_error(command.error),
             is_suspended=attempts >= command.attempts_max,
+            retry_after_ms=command.retry_after_ms,
         ),
         grows=True,
     )

@@ -24,7 +24,7 @@ from semel.model.outcomes_access import (
     UnknownToken,
     UsesNoted,
 )
-from semel.model.rights import PRODUCER, TRANSACTION
+from semel.model.rights import PRODUCER, SUBSCRIPTION, TRANSACTION
 
 # ---- tokens --------------------------------------------------------------------------------------
 
@@ -144,8 +144,10 @@ def _set_token(state: State, token_id: str, row: TokenRow) -> None:
 
 
 def exists(state: State, key: OwnedKey) -> bool:
-    """Return True if there is a row of the producer, registration, pending transaction or sink."""
+    """Return True if a thing that can have an owner exists. Only pending transactions do."""
     kind, number, name = key
+    if kind == SUBSCRIPTION:
+        return name in state.subscriptions.by_id
     if kind == TRANSACTION:
         return name in state.transactions
     if kind != PRODUCER:

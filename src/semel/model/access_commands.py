@@ -16,12 +16,12 @@ from semel.model.limits import (
     SCOPES_PER_TOKEN_MAX,
 )
 from semel.model.names import is_name
-from semel.model.rights import PRODUCER, SINK, TRANSACTION, Scope, scope_problem
+from semel.model.rights import PRODUCER, SINK, SUBSCRIPTION, TRANSACTION, Scope, scope_problem
 
 TOKEN_ID_BYTES: Final = 12
 TOKEN_HASH_BYTES: Final = 32
 EXPIRES_MS_MAX: Final = 253_402_300_799_999  # the last time with a year of four digits
-OWNED_KINDS: Final = (PRODUCER, TRANSACTION, SINK)
+OWNED_KINDS: Final = (PRODUCER, TRANSACTION, SINK, SUBSCRIPTION)
 
 
 class CreateToken(Struct, frozen=True, gc=False):

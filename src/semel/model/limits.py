@@ -120,9 +120,13 @@ WORKER_BYTES_MAX: Final = 256
 WAKE_ID_BYTES_MAX: Final = 64
 WAKE_STREAMS_MAX: Final = 1_000  # in the snapshot of a wake
 ACKS_MAX: Final = 1_000  # in one call
+SUBSCRIPTION_STREAMS_LISTED: Final = 1_000  # in one page, if the request names no other number
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1000
 DELIVERY_ERROR_BYTES_MAX: Final = 512
+WAKES_PER_GROUP_MAX: Final = 100  # issued in one write group
+RETRY_MS_MIN: Final = 1_000  # the delay after the first failed delivery of a wake
+RETRY_MS_MAX: Final = 60_000
 
 # The journal.
 SEGMENT_BYTES_DEFAULT: Final = 64 * MIB

@@ -1,5 +1,7 @@
 """The outcomes of commands on subscriptions."""
 
+from typing import Final
+
 from semel.model.outcomes import Outcome, Refusal
 
 
@@ -38,10 +40,15 @@ class WakeAcked(Outcome, frozen=True, gc=False):
 # ---- refused -------------------------------------------------------------------------------------
 
 
+# The reason of WakeStreamRefused if there is no such stream, or if the caller may not know it.
+NO_WAKE_STREAM: Final = "it does not exist; create it first, with the content type application/json"
+
+
 class UnknownSubscription(Refusal, frozen=True, gc=False):
-    """There is no such subscription."""
+    """There is no such subscription. `id` is set if a commit names it."""
 
     code = "SUBSCRIPTION_NOT_FOUND"
+    id: str = ""
 
 
 class SubscriptionExists(Refusal, frozen=True, gc=False):

@@ -88,7 +88,8 @@ class ClaimWake(Struct, frozen=True, gc=False):
 class WakeAck(Struct, frozen=True, gc=False):
     """What a worker says of its wake: how far it has processed streams, and whether it is done.
 
-    `acks` has (path, offset) pairs.
+    `acks` has (path, offset) pairs. `is_permitted` is True if a commit had a valid token of the
+    wake. It is not used outside of commits.
     """
 
     id: str
@@ -96,6 +97,7 @@ class WakeAck(Struct, frozen=True, gc=False):
     generation: int
     acks: tuple[tuple[str, int], ...] = ()
     done: bool = False
+    is_permitted: bool = False
 
 
 class AckWake(Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from semel.machine import (
 )
 from semel.machine.rows import ChunkBlockRow, OwnerRow
 from semel.machine.state import STATE_TABLES, Dirty
+from semel.machine.subscribers import Subscription, Subscriptions
 from semel.model.commands import (
     DENSE,
     SPARSE,
@@ -234,6 +235,16 @@ def rows_of(state: State) -> dict[str, dict[Any, Any]]:
             for name, share in state.shares.items()
             for n, row in share.streams.items()
         },
+        **_rows_of_subscriptions(state),
+    }
+
+
+def _rows_of_subscriptions(state: State) -> dict[str, dict[Any, Any]]:
+    by_id = state.subscriptions.by_id
+    return {
+        "subscriptions": {name: each.row for name, each in by_id.items()},
+        "wakes": {name: each.wake for name, each in by_id.items()},
+        "links": {(n, name): row for name, each in by_id.items() for n, row in each.links.items()},
     }
 
 
@@ -259,6 +270,10 @@ def snapshot(thing: object) -> object:
         unstored = ("policy_version", "access_version", "cuts", "patterns")
         kept = [name for name in names if name not in unstored]
         return [(name, snapshot(getattr(thing, name))) for name in kept]
+    if isinstance(thing, Subscriptions):
+        return snapshot(thing.by_id), sorted(thing.due), watched_in(thing)
+    if isinstance(thing, Subscription):
+        return thing.row, thing.wake, sorted(thing.links.items()), sorted(thing.pending)
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]
     if isinstance(thing, set):
@@ -266,3 +281,10 @@ def snapshot(thing: object) -> object:
     if isinstance(thing, list):
         return [snapshot(item) for item in thing]
     return thing  # an immutable row or number
+
+
+def watched_in(subscriptions: Subscriptions) -> object:
+    """Return which subscriptions name each path, and which have each pattern."""
+    named = sorted((path, sorted(names)) for path, names in subscriptions.by_name.items())
+    patterns = subscriptions.patterns
+    return named, sorted((text, sorted(matched.users)) for text, matched in patterns.items())
