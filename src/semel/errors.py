@@ -37,6 +37,13 @@
     │   ├── PartitionsChanged    the topic has other `partitions` than the client hashed a key for
     │   ├── IsTopic · StreamInTopic   the call is not for a topic, or not for a partition of one
     │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
+    │   ├── SubscriptionRefused  a call about a subscription or its wakes was refused
+    │   │   ├── SubscriptionNotFound · SubscriptionExists · WakeStreamRefused
+    │   │   ├── WebhookUrlRejected · WrongSubscriptionType
+    │   │   └── WakeRefused      the wake cannot be claimed or acked
+    │   │       ├── WakeFenced   the wake has ended; another one can have begun
+    │   │       ├── AlreadyClaimed   the worker `current_holder` has the wake
+    │   │       └── NoPendingWork · InvalidAck · WakeTokenInvalid
     │   ├── SinkRefused          a sink's commit conflicts with an earlier commit
     │   │   └── CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used before with a different payload
@@ -66,6 +73,7 @@ Every error has these attributes:
 from semel.client.errors import *  # noqa: F403
 
 __all__ = [  # noqa: F405
+    "AlreadyClaimed",
     "AppBound",
     "BadRequest",
     "BatchOverlap",
@@ -89,11 +97,13 @@ __all__ = [  # noqa: F405
     "IllegalGeneration",
     "Indeterminate",
     "InstanceReplaced",
+    "InvalidAck",
     "InvalidTransactionState",
     "IsTopic",
     "KeyReused",
     "KeysWouldMove",
     "LimitReached",
+    "NoPendingWork",
     "NotSupported",
     "OffsetBeyondTail",
     "OffsetTrimmed",
@@ -124,6 +134,9 @@ __all__ = [  # noqa: F405
     "StreamNotFound",
     "StreamRestored",
     "StreamSeqConflict",
+    "SubscriptionExists",
+    "SubscriptionNotFound",
+    "SubscriptionRefused",
     "TooFewPartitions",
     "TooLarge",
     "TooManyTransactions",
@@ -141,6 +154,12 @@ __all__ = [  # noqa: F405
     "UnknownTransaction",
     "UnstableOffsets",
     "VersionForgotten",
+    "WakeFenced",
+    "WakeRefused",
+    "WakeStreamRefused",
+    "WakeTokenInvalid",
+    "WebhookUrlRejected",
+    "WrongSubscriptionType",
 ]
 
 Unauthorized = Unauthenticated  # noqa: F405 - its name before access was built

@@ -8,6 +8,7 @@ from semel.client.refused import UNKNOWN as UNKNOWN  # noqa: PLC0414
 from semel.client.refused import ClientError as ClientError  # noqa: PLC0414
 from semel.client.refused import Fact
 from semel.client.refused import Refused as Refused  # noqa: PLC0414
+from semel.client.subscription_errors import *  # noqa: F403 - the same
 from semel.model.errors import SemelError as SemelError  # noqa: PLC0414 - the root of this tree
 
 
