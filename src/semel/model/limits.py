@@ -128,6 +128,17 @@ WAKES_PER_GROUP_MAX: Final = 100  # issued in one write group
 RETRY_MS_MIN: Final = 1_000  # the delay after the first failed delivery of a wake
 RETRY_MS_MAX: Final = 60_000
 
+# Deliveries of webhooks.
+WEBHOOK_ATTEMPTS_DEFAULT: Final = 1_500  # a day, if each is a minute after the one before it
+WEBHOOK_CONNECT_MS: Final = 5_000  # lookup of the name, connection and TLS together
+WEBHOOK_TOTAL_MS: Final = 10_000
+WEBHOOK_RESPONSE_BYTES_MAX: Final = 64 * KIB
+WEBHOOK_RESPONSE_HEAD_BYTES_MAX: Final = 16 * KIB
+WEBHOOK_RETRY_AFTER_MS_MAX: Final = 60 * 60 * 1000
+DELIVERIES_MAX: Final = 1_000  # at the same time
+DELIVERIES_PER_HOST_MAX: Final = 64  # at the same time to one host and port
+LOOKUPS_MAX: Final = 24  # of names of targets, at the same time
+
 # The journal.
 SEGMENT_BYTES_DEFAULT: Final = 64 * MIB
 SEGMENT_BYTES_MIN: Final = 4 * KIB

@@ -4,7 +4,8 @@ The file is created on first use, for its owner only, and is replaced as a whole
 is complete, or it does not exist. It has the private key of the signatures, the public keys of
 earlier ones, and the secret with which tokens are made.
 
-`cryptography` is imported when keys are loaded, because a server without webhooks needs none.
+`cryptography` is imported when something is signed, or the public key is needed. The tokens of wakes
+need none, so that pull-wake subscriptions work without it.
 """
 
 import contextlib
@@ -15,8 +16,9 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from functools import cached_property
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +30,7 @@ from semel.journal.disk import (
     publish_file,
     sync_file,
 )
+from semel.model.errors import DiskFailed
 from semel.model.limits import KIB, NUMBER_MAX
 from semel.wire.webhook_signatures import (
     KEY_BYTES,
@@ -39,6 +42,9 @@ from semel.wire.webhook_signatures import (
     signed_bytes,
     to_base64url,
 )
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FILE_VERSION: Final = 1
 FILE_BYTES_MAX: Final = 64 * KIB
@@ -88,18 +94,29 @@ class WebhookKeys:
     """The keys of a server: signs deliveries, and makes and checks the tokens of wakes."""
 
     def __init__(self, signing_key: bytes, token_key: bytes, retired: tuple[RetiredKey, ...]):
+        assert len(signing_key) == len(token_key) == KEY_BYTES
+        self._signing_key = signing_key
+        self._token_mac = hmac.new(token_key, _DOMAIN, sha256)
+        self._token_key = token_key
+        self._retired = retired
+
+    @cached_property
+    def _private(self) -> "Ed25519PrivateKey":
         from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
             Ed25519PrivateKey,
         )
 
-        assert len(signing_key) == len(token_key) == KEY_BYTES
-        self._signing_key = signing_key
-        self._private = Ed25519PrivateKey.from_private_bytes(signing_key)
-        self._token_mac = hmac.new(token_key, _DOMAIN, sha256)
-        self._token_key = token_key
-        self._retired = retired
-        self.public_key = self._private.public_key().public_bytes_raw()
-        self.kid = kid_of(self.public_key)
+        return Ed25519PrivateKey.from_private_bytes(self._signing_key)
+
+    @cached_property
+    def public_key(self) -> bytes:
+        """The 32 bytes of the key that verifies signatures. Raises ImportError."""
+        return self._private.public_key().public_bytes_raw()
+
+    @cached_property
+    def kid(self) -> str:
+        """The name of the public key in signatures and in the JWKS document."""
+        return kid_of(self.public_key)
 
     # ---- signatures ------------------------------------------------------------------------------
 
@@ -167,7 +184,7 @@ class WebhookKeys:
                 sync_file(os.path.dirname(path) or ".")
         except FileExistsError:
             pass
-        except OSError as error:
+        except (OSError, DiskFailed) as error:
             raise _failed(path, "cannot be created", error) from error
         return cls.load(path)
 
@@ -198,7 +215,7 @@ class WebhookKeys:
                 new = cls(secrets.token_bytes(KEY_BYTES), old._token_key, kept)
                 with _temporary(path, new._encode()) as temporary:
                     publish_file(temporary, path)
-        except OSError as error:
+        except (OSError, DiskFailed) as error:
             raise _failed(path, "cannot be changed", error) from error
         return new
 
@@ -233,8 +250,9 @@ def _token_data(subscription_id: bytes, wake_id: bytes, generation: int) -> byte
 # ---- reading and writing -------------------------------------------------------------------------
 
 
-def _failed(path: str, what: str, error: OSError) -> BadWebhookKeys:
-    return BadWebhookKeys(f"{path}: the keys of webhooks {what}: {error.strerror or error}")
+def _failed(path: str, what: str, error: OSError | DiskFailed) -> BadWebhookKeys:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return BadWebhookKeys(f"{path}: the keys of webhooks {what}: {reason or error}")
 
 
 def _read(path: str) -> WebhookKeys:
