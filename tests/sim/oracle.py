@@ -15,6 +15,7 @@ from semel.model.outcomes import Outcome
 from semel.model.slices import Slice
 from tests.sim.demands import demand, demand_equal
 from tests.sim.oracle_groups import groups_view
+from tests.sim.oracle_subscriptions import subscriptions_view
 from tests.sim.oracle_topics import topic_view
 from tests.sim.oracle_txn import txn_state_view
 from tests.sim.reference import Model
@@ -41,6 +42,7 @@ def state_view(state: State) -> dict[str, object]:
         },
         "transactions": txn_state_view(state),
         "groups": groups_view(state),
+        "subscriptions": subscriptions_view(state),
         "tokens": {name: astuple(row) for name, row in sorted(state.tokens.items())},
         "owners": dict(state.owners),
     }

@@ -32,6 +32,7 @@ from semel.model.group_commands import GroupCommand
 from semel.model.outcomes import Outcome
 from semel.model.policies import PolicyCommand
 from semel.model.producer_commands import LifeCommand
+from semel.model.subscription_commands import SubscriptionCommand
 from semel.model.topic_commands import TopicCommand
 from tests.sim import reference_producers as rules
 from tests.sim.reference_access import Access, TakeOwners
@@ -51,6 +52,7 @@ from tests.sim.reference_streams import (
     Topic,
     media_type,
 )
+from tests.sim.reference_subscriptions import Subscriptions
 from tests.sim.reference_topics import Topics
 from tests.sim.reference_txn import Bounds, Transactions, Txn
 
@@ -103,6 +105,7 @@ class Model:
         self.policies = Policies(self)
         self.topics = Topics(self)
         self.groups = self.txns.positions.generations = Groups(self)
+        self.subscriptions = self.txns.subscriptions = Subscriptions(self)
         self.access = Access(self, self.bounds.tokens, self.bounds.tokens_per_principal)
 
     def copy(self) -> "Model":
@@ -123,6 +126,7 @@ class Model:
         twin.commits = self.commits.copy(twin.txns)
         twin.policies = self.policies.copy(twin)
         twin.groups = twin.txns.positions.generations = self.groups.copy(twin)
+        twin.subscriptions = twin.txns.subscriptions = self.subscriptions.copy(twin)
         twin.access = self.access.copy(twin)
         return twin
 
@@ -170,6 +174,8 @@ class Model:
             return self.lives.execute(command)
         if isinstance(command, GroupCommand):  # refused, or nothing was to be changed
             return self.groups.execute(Shared(command, None))
+        if isinstance(command, SubscriptionCommand):
+            return self.subscriptions.execute(command)
         return self._execute_on_stream(command)
 
     def _execute_on_stream(
@@ -284,6 +290,7 @@ class Model:
         stream.is_closed = c.closed
         self.next_stream += 1
         self.streams[c.path] = stream
+        self.subscriptions.link_new_stream(c.path)
         return self._created(c.path, stream, is_new=True)
 
     def _created(self, path: str, stream: Stream, is_new: bool) -> Outcome:
@@ -607,6 +614,7 @@ class Model:
         self.write(c)
         self.txns.drop_stream(c.path, self.streams[c.path].number)
         self.groups.drop_stream(self.streams[c.path].number)
+        self.subscriptions.drop_stream(self.streams[c.path].number)
         if self.has_forks(c.path):
             self.streams[c.path].is_deleted = True
             self.streams[c.path].producers = {}
@@ -681,6 +689,7 @@ class Model:
             "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
             "transactions": self._txn_views(),
             "groups": self.groups.view(),
+            "subscriptions": self.subscriptions.view(),
             **self.access.view(),
         }
 

@@ -66,7 +66,7 @@ class Commits:
     # ---- one-shot commits ------------------------------------------------------------------------
 
     def commit(self, c: ask.Commit) -> Outcome:
-        is_empty = not (c.appends or c.transactions or c.positions or c.expects)
+        is_empty = not (c.appends or c.transactions or c.positions or c.expects or c.wakes)
         if is_empty and c.sink is None:
             return out.InvalidRequest("appends")  # 1
         if len({path for path, _ in c.expects}) < len(c.expects):
@@ -78,6 +78,7 @@ class Commits:
         if isinstance(listed, Outcome):
             return listed
         answer = self._judge_streams(c, listed) or self._judge_positions(c, listed)
+        answer = answer or self.txns.fenced(c.wakes)
         return answer or self._accept(c, listed)
 
     def _judge_producer(self, c: ask.Commit) -> Outcome | None:
@@ -258,6 +259,7 @@ class Commits:
         moved = [PositionResult(p.group, p.path, p.to) for p in c.positions]
         self._move(c.positions, _mover_of(c))
         parts.append(TxnResult((), tuple(moved)))
+        self.txns.ack(c.wakes)
         result = _joined(parts)
         if c.sink is not None:
             self._remember_version(c.sink, result, now)

@@ -203,6 +203,7 @@ class Topics:
             model.next_stream += 1
             model.streams[path] = made
             topic.partitions = (*topic.partitions, made.number)
+            model.subscriptions.link_new_stream(path)
 
     def _created(self, path: str, stream: Stream, topic: Topic, *, is_new: bool) -> Outcome:
         return topic_out.TopicCreated(
@@ -285,6 +286,7 @@ class Topics:
         for name, each in [(path, stream), *self.streams_of(stream.topic)]:
             model.txns.drop_stream(name, each.number)
             model.groups.drop_stream(each.number)
+            model.subscriptions.drop_stream(each.number)
             each.is_deleted, each.producers = True, {}
         for name, _ in self.streams_of(stream.topic):
             if not model.has_forks(name):

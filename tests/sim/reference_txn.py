@@ -32,6 +32,7 @@ from semel.model.commands import (
     TxnResult,
 )
 from semel.model.outcomes import Outcome
+from semel.model.subscription_commands import WakeAck
 from tests.sim.reference_positions import NOBODY, Key, Named, Positions, mover_of
 from tests.sim.reference_producers import is_issued_name
 from tests.sim.reference_streams import Rows, Stream
@@ -104,6 +105,10 @@ class Bounds(NamedTuple):
     outcomes: int = limits.OUTCOMES_PER_PRODUCER_MAX
     outcome_hours: int = limits.OUTCOME_HOURS
     registry: int = limits.REGISTRY_MAX
+    subscriptions: int = limits.SUBSCRIPTIONS_MAX
+    subscription_links: int = limits.SUBSCRIPTION_LINKS_MAX
+    subscription_names: int = limits.SUBSCRIPTION_NAMES_MAX
+    wake_streams: int = limits.WAKE_STREAMS_MAX
     tokens: int = limits.TOKENS_MAX
     tokens_per_principal: int = limits.TOKENS_PER_PRINCIPAL_MAX
 
@@ -115,6 +120,16 @@ class Lives(Protocol):
 
     def use(self, name: str) -> None:
         """Use a registration."""
+
+
+class Wakes(Protocol):
+    """The rules of acks in commits: W12."""
+
+    def refuse_commit(self, wakes: tuple[WakeAck, ...]) -> Outcome | None:
+        """Return the refusal of the acks in a commit."""
+
+    def apply_commit(self, wakes: tuple[WakeAck, ...]) -> None:
+        """Apply the acks of a commit, in its frame."""
 
 
 class Book(Protocol):
@@ -140,6 +155,7 @@ class Transactions:
         self.notes: list[Note] = []  # in the order they ended
         self.aborted: set[int] = set()  # numbers; never removed
         self.positions = Positions(book.streams, self.open, bounds.groups)
+        self.subscriptions: Wakes | None = None  # set by the model
         self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
         self.results: dict[str, list[tuple[int, TxnResult]]] = {}
         self.digests: dict[str, dict[int, int]] = {}  # of commits, by producer and sequence
@@ -455,9 +471,11 @@ class Transactions:
             return found
         if isinstance(found.owner, SinkOwner):
             return txn_out.InvalidTxnState("sink")
-        if (refusal := self.closed_under(found) or self.moved_under(found)) is not None:
+        refusal = self.closed_under(found) or self.moved_under(found) or self.fenced(c.wakes)
+        if refusal is not None:
             return refusal
         result = self.finish(found, COMMITTED, "", self.write(c.now_ms))
+        self.ack(c.wakes)
         return txn_out.CommitDone(found.id, found.epoch, result)
 
     def refuse_commit(self, note: Note) -> Outcome:
@@ -477,6 +495,15 @@ class Transactions:
     def moved_under(self, txn: Txn, besides: Collection[int] = NOBODY) -> Outcome | None:
         """A13 and A14: check what an open transaction has named; a prepared one passes."""
         return None if txn.is_prepared else self.positions.judge_named(txn, besides)
+
+    def fenced(self, wakes: tuple[WakeAck, ...]) -> Outcome | None:
+        """W12: check the acks in a commit, after everything else."""
+        return None if self.subscriptions is None else self.subscriptions.refuse_commit(wakes)
+
+    def ack(self, wakes: tuple[WakeAck, ...]) -> None:
+        """Apply the acks in a commit."""
+        if self.subscriptions is not None:
+            self.subscriptions.apply_commit(wakes)
 
     def abort(self, c: ask.AbortTxn | ask.FenceTxn) -> Outcome:
         is_fence = isinstance(c, ask.FenceTxn)
