@@ -173,11 +173,11 @@ def never_time_out() -> Any:
 @contextmanager
 def time_out_by_frame_time() -> Iterator[None]:
     """Timeouts are measured in frame time, which one wrong time stops for years."""
-    sweep, end_txn = Broker.sweep, Endings.end_txn
+    sweep, end_txn = Endings.sweep, Endings.end_txn
     frame_ms = [0]
 
-    def sweep_at(self: Broker, now_ms: int, count_max: int) -> int:
-        frame_ms[0] = self.state.frame_time(now_ms)
+    def sweep_at(self: Endings, now_ms: int, count_max: int) -> int:
+        frame_ms[0] = self._state.frame_time(now_ms)
         return sweep(self, now_ms, count_max)
 
     def end_at(self: Endings, txn: Txn, now_ms: int) -> bool:
@@ -189,7 +189,7 @@ def time_out_by_frame_time() -> Iterator[None]:
         return 0 if due_ms is None or timeout_ms is None else frame_ms[0] - (due_ms - timeout_ms)
 
     with (
-        patch.object(Broker, "sweep", sweep_at),
+        patch.object(Endings, "sweep", sweep_at),
         patch.object(Endings, "end_txn", end_at),
         patch.object(Deadlines, "elapsed_ms", elapsed),
     ):

@@ -9,6 +9,7 @@ methods do the steps EO-2 to EO-7, which `docs/explanation/exactly-once.md` expl
     cut()         returns the rows of a checkpoint (EO-7)
 """
 
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from semel.broker.lookups import Lookups, decide_at_once
 from semel.broker.memberships import FORMAT_EVENTS, Memberships
 from semel.broker.producer_timers import ProducerLives
 from semel.broker.timers import Deadlines, Expiry, Hours
+from semel.broker.wakes import Wakes
 from semel.broker.worker import DecisionTurns
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut, make_cut
@@ -95,9 +97,10 @@ class Broker:
         producer_idle_ms: int = 0,
         tombstone_hours: int | None = None,
         hour_ms: int = HOUR_MS,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.state: State = recovered.state
-        self.durable_view = DurableView(self.state)
+        view = self.durable_view = DurableView(self.state)
         self.is_full, self.txns_begun = False, 0
         self.txns_ended: Counter[str] = Counter()
         self._index = recovered.index
@@ -106,12 +109,8 @@ class Broker:
         self.deadlines = Deadlines(self.state, monotonic_ms)
         self._segments = recovered.segments
         self._segments.durable = recovered.position
-        self.reader = BrokerReader(
-            self.durable_view, self._index, self._txn_history, self._segments
-        )
-        self._lookups = Lookups(
-            self.state, self._txn_history, self.durable_view, self.reader, self.deadlines
-        )
+        self.reader = BrokerReader(view, self._index, self._txn_history, self._segments)
+        self._lookups = Lookups(self.state, self._txn_history, view, self.reader, self.deadlines)
         self.guard = Guard(self.state, self._lookups, self._commit, lambda: self.end)
         self._expiry = Expiry(self.state, monotonic_ms)
         self._hours = Hours(hour_ms, monotonic_ms, self.state.run_ms)
@@ -133,6 +132,8 @@ class Broker:
             hour_ms=hour_ms,
         )
         self.memberships = Memberships(self.state, monotonic_ms)
+        clock = self.memberships.clock
+        self.wakes = Wakes(self.state, self._execute_own, clock, random_bytes)
         self.endings = Endings(
             self.state,
             self._execute_own,
@@ -140,6 +141,7 @@ class Broker:
             expiry=self._expiry,
             lives=self._lives,
             memberships=self.memberships,
+            wakes=self.wakes,
         )
         self._open = _Pending()
         self._flying: _Pending | None = None
@@ -193,7 +195,7 @@ class Broker:
         decision = self._decisions.decide(command, complete, self.end)
         if decision is None:
             return False
-        self.endings.note_members(command, decision.outcome)
+        self.endings.note_heard(command, decision.outcome)
         if caller is None:
             return self._commit(decision, command.now_ms, reply)
         return self.guard.commit(caller, command, decision, reply)
@@ -255,6 +257,7 @@ class Broker:
         self.deadlines.note(declared_event(event))
         self._hours.note(event)
         self._open.replies += self.memberships.note(event)
+        self._open.replies += self.wakes.note(event)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
         """Record changed streams. Readers see the changes when the open write group is durable."""
@@ -291,12 +294,11 @@ class Broker:
         return path in self.state.by_path
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """First end overdue members and transactions. Return the command with the facts it needs.
+        """First end what is overdue. Return the command with the facts that it needs.
 
         Return None if the command has to wait. Raises ReadFailed.
         """
-        is_ready = self.endings.expire_members(command) and self.endings.end_txns(command)
-        return self._lookups.add(command) if is_ready else None
+        return self._lookups.add(command) if self.endings.prepare(command) else None
 
     def _execute_own(self, command: EngineCommand) -> bool:
         """Execute a command that no client has sent. Return False if it has to wait."""
@@ -319,6 +321,8 @@ class Broker:
             return None
         if self._decisions.is_waiting:
             self._unpark()
+        if self.state.subscriptions.due and not self.is_full:
+            self.wakes.issue_due()
         group = self._appender.take()
         if group is None and self.durable < self._cut_lsn:
             group = self._appender.take_sync()
@@ -471,15 +475,11 @@ class Broker:
         reply(view)
         return None
 
-    def sweep(self, now_ms: int, count_max: int) -> int:
-        """Expire at most `count_max` objects of each kind that are due. Return their number.
-
-        Also rebalance as many groups. They do not count.
-        """
-        return self.endings.sweep(now_ms, count_max) + sum(self.sweep_groups(now_ms, count_max))
-
     def sweep_groups(self, now_ms: int, count_max: int) -> Iterator[int]:
-        """Do what `sweep` does to groups, one change per step. Yield 1 if it was an expiry."""
+        """End members and releases that are due, and rebalance groups, one change per step.
+
+        At most `count_max` of each kind. Yield 1 if a change was an expiry.
+        """
         for command in self.memberships.due(now_ms, count_max):
             yield self._execute_own(command)
         for rebalance in self.memberships.due_rebalances(now_ms, count_max):

@@ -1,21 +1,17 @@
-"""Ends what has timed out: streams, topics, transactions, producers and members of groups.
+"""Ends what has timed out: streams, topics, transactions, producers, members of groups, and wakes.
 
 The broker does this before a command that something overdue would affect, and in every sweep.
 """
-
-from collections.abc import Callable
 
 from semel.broker.lookups import affected_members, affected_paths, affected_txns
 from semel.broker.memberships import Memberships
 from semel.broker.producer_timers import ProducerLives
 from semel.broker.timers import Deadlines, Expiry, can_expire
+from semel.broker.wakes import Execute, Wakes
 from semel.machine.rows import is_partition
 from semel.machine.state import State, Stream, Txn
 from semel.model.commands import EngineCommand, Expire, ExpireTxn
 from semel.model.outcomes import Outcome, Refusal
-
-# Executes a command that no client has sent. Returns False if the command has to wait.
-Execute = Callable[[EngineCommand], bool]
 
 
 class Endings:
@@ -30,6 +26,7 @@ class Endings:
         expiry: Expiry,
         lives: ProducerLives,
         memberships: Memberships,
+        wakes: Wakes,
     ) -> None:
         self._state = state
         self._execute = execute
@@ -37,6 +34,17 @@ class Endings:
         self._expiry = expiry
         self._lives = lives
         self._memberships = memberships
+        self._wakes = wakes
+
+    def prepare(self, command: EngineCommand) -> bool:
+        """End overdue members, transactions and wakes that a command affects.
+
+        Then issue the wake that it needs. Return False if something of it has to wait.
+        """
+        is_ended = self.expire_members(command) and self.end_txns(command)
+        if not is_ended or not self._state.subscriptions.by_id:
+            return is_ended
+        return self._wakes.end_expired(command) and self._wakes.issue_for(command)
 
     # ---- streams and topics --------------------------------------------------------------------
 
@@ -104,8 +112,10 @@ class Endings:
         self.expire_member(group, member, now_ms)
         self._memberships.hear(group, member, suspects)
 
-    def note_members(self, command: EngineCommand, outcome: Outcome) -> None:
-        """Renew the sessions of the members for which a command was accepted."""
+    def note_heard(self, command: EngineCommand, outcome: Outcome) -> None:
+        """Renew the sessions of the members, and the leases, for which a command was accepted."""
+        if self._state.subscriptions.by_id:
+            self._wakes.note_outcome(command, outcome)
         if len(self._memberships) and not isinstance(outcome, Refusal):
             for group, member in affected_members(command):
                 self._memberships.hear(group, member)
@@ -113,7 +123,7 @@ class Endings:
     # ---- all -----------------------------------------------------------------------------------
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """End at most `count_max` streams, topics, transactions and producers that are due.
+        """End at most `count_max` streams, topics, transactions, producers and wakes that are due.
 
         At most as many of each kind. Return their number. Members are not among them, because each
         of their ends can take long.
@@ -122,4 +132,5 @@ class Endings:
         txns = self._deadlines.due(count_max)
         count = sum(self._expire(stream, now_ms) for stream in streams)
         count += sum(self.end_txn(txn, now_ms) for txn in txns)
+        count += sum(map(self._execute, self._wakes.due(now_ms, count_max)))
         return count + sum(map(self._execute, self._lives.end_commands(now_ms, count_max)))

@@ -68,6 +68,7 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             producer_idle_ms=settings.producer_idle_ms,
             tombstone_hours=settings.producer_tombstone_hours,
+            random_bytes=clock.random_bytes,
         )
         self.durable_view: Final[DurableView] = self.broker.durable_view
         self.clock: Final = clock
@@ -91,9 +92,8 @@ class Engine:
         self._group_turns = GroupTurns(self._loop, self._act, submit, search)
         self._clock_watch = ClockWatch()
         self._is_flush_due = self._is_writing = self._is_committing = self._needs_reserve = False
-        self._sync_seconds = 0.0
+        self._sync_seconds, self.checkpoint_count = 0.0, 0
         self._is_draining = self._is_stopped = self._is_closed = False
-        self.checkpoint_count = 0
         self._cut: Cut | None = None
         # A checkpoint begins at the latest when the journal has reached this LSN.
         self._next_cut = recovered.position + (settings.checkpoint_bytes or inf)
@@ -141,6 +141,7 @@ class Engine:
         self._timers.every(self.settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._timers.every(self.settings.sweep_interval_ms / 1000, self._sweep)
         self._timers.every(TICK_MS / 1000, self.broker.memberships.clock.watch(self._loop.time))
+        self._timers.every(TICK_MS / 1000, self.broker.wakes.offer_due)
         self._timers.every(_ROOM_RETRY_SECONDS, self._look_for_room)
         self._checkpoint_worker.do(self._directory.store.check_rest, lambda _: None)
         self._flush_soon()

@@ -26,7 +26,7 @@ _TICK_LATE_MS: Final = 2 * TICK_MS
 FORMAT_EVENTS: Final = frozenset({TopicAdded, GroupChanged})  # older versions would ignore them
 WAITS_MAX: Final = 16_384  # heartbeats that wait for a change of their group
 
-K = TypeVar("K", tuple[str, str], tuple[str, int])
+K = TypeVar("K", str, tuple[str, str], tuple[str, int])
 Notice = tuple[Callable[[str], None], str]  # a function to call with a group, when it is durable
 
 

@@ -76,7 +76,9 @@ class Bed:
     def sweep(self, later_ms: int = 0, count_max: int = 10) -> int:
         """Let time pass, and end what is due. Return how many objects were ended."""
         self.now_ms += later_ms
-        count = self.broker.sweep(self.now_ms, count_max)
+        count = self.broker.endings.sweep(self.now_ms, count_max)
+        count += sum(self.broker.sweep_groups(self.now_ms, count_max))
+        self.broker.wakes.offer_due()
         self.flush()
         return count
 

@@ -203,9 +203,9 @@ def test_the_sweeper_ends_streams_nobody_asks_for() -> None:
     bed = Bed()
     bed.execute(bed.create(ttl_ms=50))
     bed.now_ms += 49
-    assert bed.broker.sweep(bed.now_ms, 10) == 0
+    assert bed.sweep(count_max=10) == 0
     bed.now_ms += 1
-    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    assert bed.sweep(count_max=10) == 1
     bed.flush()
     assert "s" not in bed.broker.durable_view.by_path
 

@@ -63,6 +63,13 @@ from semel.model.rights import (
 )
 from semel.model.sink_commands import ForgetSink, RebindSink
 from semel.model.steps import finish
+from semel.model.subscription_commands import (
+    PULL_WAKE,
+    WEBHOOK,
+    CreateSubscription,
+    DeleteSubscription,
+    ResumeSubscription,
+)
 from tests.unit.broker.bed import Bed
 
 SEED = checksum_seed(bytes(16))
@@ -385,6 +392,23 @@ TOKEN = CreateToken(NOW, ID, SECRET_HASH, "till", ALL_RIGHTS, description="of th
         (ForgetProducer("s", NOW, "p"), ("producer_forget", "producer p in s", "")),
         (ForgetSink(NOW, "app"), ("sink_forget", "sink app", "")),
         (RebindSink(NOW, "app", "q", 3), ("sink_rebind", "sink app", "to q")),
+        (
+            CreateSubscription(NOW, "b", PULL_WAKE, "a/*", wake_stream="w"),
+            ("subscription_create", "subscription b", "pull-wake by w"),
+        ),
+        *(
+            (
+                CreateSubscription(NOW, "b", WEBHOOK, "a/*", url=url),
+                ("subscription_create", "subscription b", f"webhook to {host}"),
+            )
+            for url, host in (
+                ("https://user:secret@example.com:8080/in?key=secret", "example.com"),
+                ("https:///in?key=secret", "no host"),
+                ("https://[x/in?key=secret", "an invalid host"),
+            )
+        ),
+        (DeleteSubscription(NOW, "b"), ("subscription_delete", "subscription b", "")),
+        (ResumeSubscription(NOW, "b"), ("subscription_resume", "subscription b", "")),
         (
             CommitTxn(NOW, "t", 2, by_operator=True),
             ("transaction_commit", "transaction t", "epoch 2"),

@@ -118,4 +118,4 @@ def test_without_the_setting_nothing_is_let_go() -> None:
     bed.execute(bed.create())
     tag = ProducerTag("p", 0, 0, 0)
     bed.execute(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
-    assert bed.broker.sweep(bed.now_ms + 10**12, 10) == 0
+    assert bed.sweep(10**12) == 0

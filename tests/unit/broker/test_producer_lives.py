@@ -255,7 +255,7 @@ def run(bed: LivesBed, ms: int, *, is_killed: bool = False) -> None:
     end_ms = bed.now_ms + ms
     while bed.now_ms < end_ms:
         bed.now_ms = min(bed.now_ms + 2 * MINUTE_MS, end_ms)
-        bed.broker.sweep(bed.now_ms, 10)
+        bed.sweep(count_max=10)
         bed.broker.count_hour(bed.now_ms)
         bed.flush()
         is_last = bed.now_ms == end_ms

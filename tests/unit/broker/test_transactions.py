@@ -669,12 +669,12 @@ def test_the_sweeper_ends_what_nobody_calls() -> None:
     bed.now_ms += 900
     bed.chunk(0, b"renewed", txn="k")
     bed.now_ms += 100
-    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    assert bed.sweep(count_max=10) == 1
     bed.flush()
     assert bed.read().next_offset == 2
-    assert bed.broker.sweep(bed.now_ms, 10) == 0
+    assert bed.sweep(count_max=10) == 0
     bed.now_ms += 900
-    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    assert bed.sweep(count_max=10) == 1
     bed.flush()
     assert not bed.broker.state.transactions
 
@@ -689,15 +689,15 @@ def test_every_timeout_starts_again_with_the_process(again: object) -> None:
     bed.now_ms += 999
     again(bed)  # type: ignore[operator]
     bed.now_ms += 999
-    assert bed.broker.sweep(bed.now_ms, 10) == 0
+    assert bed.sweep(count_max=10) == 0
     bed.now_ms += 1
-    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    assert bed.sweep(count_max=10) == 1
     bed.flush()
     assert bed.read().next_offset == 2
     bed.now_ms += SINK_IDLE_MS - 1_001
-    assert bed.broker.sweep(bed.now_ms, 10) == 0
+    assert bed.sweep(count_max=10) == 0
     bed.now_ms += 1
-    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    assert bed.sweep(count_max=10) == 1
     bed.flush()
     assert not bed.broker.state.transactions
 
@@ -709,7 +709,7 @@ def test_prepared_ones_wait_and_a_sinks_are_reaped() -> None:
     owner = SinkOwner("app", 1, 0)
     bed.execute(Begin(bed.now_ms, "k", owner, TXN_STAGED))
     bed.now_ms += SINK_IDLE_MS
-    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    assert bed.sweep(count_max=10) == 1
     bed.flush()
     assert list(bed.broker.state.transactions) == ["t"]
     assert isinstance(bed.commit(), CommitDone)
