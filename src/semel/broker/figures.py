@@ -13,6 +13,21 @@ from semel.model.limits import GROUPS_SHOWN_MAX
 from semel.model.steps import STEP_ROWS, Steps
 
 
+class WakeFigures(Struct):
+    """Sizes of the subscriptions, and counters of their wakes since the start of the process."""
+
+    subscriptions: int = 0
+    pending: int = 0  # subscriptions with something to process
+    leased: int = 0  # wakes that a worker or a receiver has
+    failing: int = 0  # subscriptions whose last delivery has failed, without suspended ones
+    suspended: int = 0
+    oldest_age_ms: int = 0  # of the wakes in flight; 0 if there are none
+    issued: int = 0
+    expired: int = 0  # wakes that ended because of their lease
+    delivered: int = 0  # deliveries that were answered by 2xx
+    failed: int = 0  # other deliveries
+
+
 class EngineFigures(Struct, frozen=True, kw_only=True):
     """Counters since the start of the process, and current sizes and ages."""
 
@@ -47,6 +62,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     # The groups with the largest lag, at most GROUPS_SHOWN_MAX. It is the distance from a position
     # to the stable offset, over all streams of the group.
     group_lags: list[tuple[str, int]]
+    wakes: WakeFigures
     clock_ahead_ms: int  # how far the time of the newest frame is ahead of the clock, or 0
     # At the last survey, or None before the first one is complete; see `semel.journal.space`.
     segments: list[SegmentSpace] | None
@@ -72,6 +88,7 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
     producers_share = yield from _producer_steps(engine)
     lags = yield from _lag_steps(engine)
     shared_streams = yield from _shared_steps(engine)
+    wakes = yield from _wake_steps(engine)
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
     return EngineFigures(
@@ -104,6 +121,7 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
         rebalances=broker.memberships.rebalances,
         expired_members=broker.memberships.expired,
         group_lags=nlargest(GROUPS_SHOWN_MAX, lags.items(), key=itemgetter(1)),
+        wakes=wakes,
         clock_ahead_ms=max(0, state.time_ms - engine.clock.now_ms()),
         segments=engine.space.segments,
         segments_age_seconds=engine.space.age_seconds,
@@ -171,6 +189,26 @@ def _shared_steps(engine: Engine) -> Steps[int]:
             count += sum(row.owner is not None for row in share.streams.values())
             yield
     return count
+
+
+def _wake_steps(engine: Engine) -> Steps[WakeFigures]:
+    """Return the sizes of the subscriptions, and the counters of their wakes."""
+    by_id, wakes = engine.broker.state.subscriptions.by_id, engine.broker.wakes
+    figures, now_ms = WakeFigures(subscriptions=len(by_id)), engine.clock.now_ms()
+    for count, name in enumerate(list(by_id), 1):
+        subscription = by_id.get(name)
+        if subscription is not None:
+            wake = subscription.wake
+            figures.pending += bool(subscription.pending)
+            figures.suspended += wake.is_suspended
+            figures.failing += bool(wake.attempts) and not wake.is_suspended
+            if wake.wake_id:
+                figures.oldest_age_ms = max(figures.oldest_age_ms, now_ms - wake.issued_ms)
+        if count % STEP_ROWS == 0:
+            yield
+    figures.leased, figures.issued, figures.expired = wakes.leased, wakes.issued, wakes.expired
+    figures.delivered, figures.failed = wakes.delivered, wakes.failed
+    return figures
 
 
 def _add_txn(engine: Engine, txn: Txn, figures: _TxnFigures) -> None:

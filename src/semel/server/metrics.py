@@ -6,7 +6,7 @@ from heapq import nsmallest
 from operator import attrgetter
 from typing import Final
 
-from semel.broker.figures import EngineFigures
+from semel.broker.figures import EngineFigures, WakeFigures
 from semel.journal.segments import segment_name
 from semel.journal.space import SegmentSpace
 from semel.model.limits import GROUPS_SHOWN_MAX, SEGMENTS_SHOWN_MAX
@@ -77,6 +77,7 @@ def render_metrics(
         *_producer_metrics(figures, tally, gaps_held),
         *_txn_metrics(figures),
         *_group_metrics(figures),
+        *_wake_metrics(figures.wakes),
         *_space_metrics(figures),
     ]
     lines = [
@@ -255,6 +256,35 @@ def _group_metrics(figures: EngineFigures) -> list[Metric]:
             "Members whose session has timed out.",
             figures.expired_members,
         ),
+    ]
+
+
+def _wake_metrics(figures: WakeFigures) -> list[Metric]:
+    totals = (
+        ("wakes_issued", "Wakes issued to webhooks and pull workers.", figures.issued),
+        ("wakes_expired", "Wakes that ended because their lease expired.", figures.expired),
+        ("webhook_deliveries", "Deliveries that were answered by 2xx.", figures.delivered),
+        ("webhook_failures", "Deliveries that failed, and are repeated.", figures.failed),
+    )
+    gauges: tuple[tuple[str, str, float], ...] = (
+        ("subscriptions", "Subscriptions.", figures.subscriptions),
+        ("subscriptions_pending", "Subscriptions with something to process.", figures.pending),
+        ("subscriptions_leased", "Wakes that a worker or a receiver has.", figures.leased),
+        ("subscriptions_failing", "Webhooks whose last delivery has failed.", figures.failing),
+        (
+            "subscriptions_suspended",
+            "Webhooks that are not delivered any more, after too many failures.",
+            figures.suspended,
+        ),
+        (
+            "oldest_wake_seconds",
+            "Age of the oldest wake that is in flight, in seconds.",
+            figures.oldest_age_ms / 1000,
+        ),
+    )
+    return [
+        *((name, "gauge", text, value) for name, text, value in gauges),
+        *((f"{name}_total", "counter", text, value) for name, text, value in totals),
     ]
 
 
