@@ -174,7 +174,7 @@ def test_a_stream_is_given_to_a_member_when_the_transaction_of_before_is_decided
 def test_a_directory_of_a_newer_version_is_refused_and_not_called_damaged(data: Path) -> None:
     identity = data / "identity"
     body = bytearray(identity.read_bytes()[:-4])
-    body[11] = 4
+    body[11] = 5
     identity.write_bytes(body + crc32c(bytes(body)).to_bytes(4, "little"))
     for arguments in (("serve", "--port", "0"), ("doctor",), ("doctor", "--verify")):
         done = subprocess.run(
@@ -186,5 +186,5 @@ def test_a_directory_of_a_newer_version_is_refused_and_not_called_damaged(data: 
         )
         assert done.returncode == 65, arguments
         said = done.stdout + done.stderr
-        assert "a newer version of semel has written this directory, in the format 4" in said
+        assert "a newer version of semel has written this directory, in the format 5" in said
         assert "CORRUPT" not in said

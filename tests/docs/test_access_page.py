@@ -68,6 +68,14 @@ NAMES: Final = {
     "ReleaseStreams": "release streams",
     "LeaveGroup": "leave a group",
     "DeleteGroup": "delete a group",
+    "CreateSubscription": "create a subscription",
+    "LinkStreams": "link streams",
+    "UnlinkStream": "unlink a stream",
+    "ClaimWake": "claim a wake",
+    "ResumeSubscription": "resume a subscription",
+    "DeleteSubscription": "delete a subscription",
+    "AckWake": "ack a wake",
+    "ReleaseWake": "release a wake",
 }
 
 
@@ -148,7 +156,11 @@ def test_the_actions_of_the_audit_are_those_of_the_source() -> None:
     words = {"_".join(re.findall("[A-Z][a-z]+", name.removesuffix("Txn"))) for name in calls}
     acts = {f"transaction_{name.lower()}" for name in words}
     source = (ROOT / "src/semel/broker/guard.py").read_text(encoding="utf-8")
-    actions = set(re.findall(r'\(?"((?:token|owner|policy|dedup|producer|sink)_[a-z]+)",', source))
+    actions = set(
+        re.findall(
+            r'\(?"((?:token|owner|policy|dedup|producer|sink|subscription)_[a-z]+)",', source
+        )
+    )
     assert len(actions) == len(_DESCRIBERS)
     servers = {"server_start", "identities_change"}
     for name, path in zip(

@@ -216,7 +216,8 @@ class Broker:
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
-        if type(event) in FORMAT_EVENTS and not self.memberships.allow_sharing():
+        version = FORMAT_EVENTS.get(type(event))
+        if version is not None and not self.memberships.allow_format(version):
             self._release(reply, DiskFull())
             return True
         # EO-3. The frame is added and the state is changed in one step. The reply waits.

@@ -87,7 +87,7 @@ class Engine:
             reserve_bytes=settings.reserve_bytes,
         )
         self._read_turns = ReadTurns(self._loop)
-        self.broker.memberships.allow_sharing = directory.allow_sharing
+        self.broker.memberships.allow_format = directory.allow_format
         submit, search = self.broker.submit, self.broker.guard.search_steps
         self._group_turns = GroupTurns(self._loop, self._act, submit, search)
         self._clock_watch = ClockWatch()

@@ -6,24 +6,31 @@ After a restart every timeout starts again, and time in which the event loop sto
 count: see `LoopClock`. So a member can expire late, but never early.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from semel.broker.timers import CHECKS_PER_RESULT, QUEUE_SLACK, MonotonicMs
+from semel.journal.identity import SHARED_FORMAT_VERSION, SUBSCRIPTIONS_FORMAT_VERSION
 from semel.machine import Event
 from semel.machine.events import Decided, PositionsMoved
 from semel.machine.shared_events import GroupChanged, GroupForgotten, TopicAdded
 from semel.machine.state import State
+from semel.machine.subscription_events import Subscribed
 from semel.model.group_commands import ExpireMember, RebalanceGroup, TakeStream
 
 REBALANCE_MS: Final = 1_000  # the time between two rebalances of a group that no member requests
 _SUSPECTS_MAX: Final = 100  # streams that a member can say it processes alone
 TICK_MS: Final = 250  # the time between two calls of `LoopClock.tick`
 _TICK_LATE_MS: Final = 2 * TICK_MS
-FORMAT_EVENTS: Final = frozenset({TopicAdded, GroupChanged})  # older versions would ignore them
+# The events that older versions would ignore, and the format version of a directory that has them.
+FORMAT_EVENTS: Final[Mapping[type, int]] = {
+    TopicAdded: SHARED_FORMAT_VERSION,
+    GroupChanged: SHARED_FORMAT_VERSION,
+    Subscribed: SUBSCRIPTIONS_FORMAT_VERSION,
+}
 WAITS_MAX: Final = 16_384  # heartbeats that wait for a change of their group
 
 K = TypeVar("K", str, tuple[str, str], tuple[str, int])
@@ -164,13 +171,13 @@ class Memberships:
     `rebalances` and `expired` count since the start of the process: the frames that changed the
     owners of streams, and the members whose session has timed out.
 
-    Before a frame with one of FORMAT_EVENTS, `allow_sharing` makes the directory ready for topics
-    and members. It returns False if the disk is too full for that.
+    Before a frame with one of FORMAT_EVENTS, `allow_format` makes the directory ready for it,
+    with the format version of the event. It returns False if the disk is too full for that.
     """
 
     def __init__(self, state: State, monotonic_ms: MonotonicMs) -> None:
         self._state = state
-        self.allow_sharing: Callable[[], bool] = lambda: True
+        self.allow_format: Callable[[int], bool] = lambda _version: True
         self.clock: Final = LoopClock(monotonic_ms)
         self._monotonic_ms = monotonic_ms = self.clock.now_ms
         self._sessions: Leases[tuple[str, str]] = Leases(monotonic_ms)  # (group, member)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import NO_ROOM, Disk, RealDisk
-from semel.journal.identity import require_shared_format
+from semel.journal.identity import FORMAT_VERSION, require_format
 from semel.journal.lmdb_store import LmdbStore
 from semel.journal.recovery import Recovered, recover
 from semel.journal.store import Store
@@ -74,7 +74,7 @@ class Directory:
     """
 
     def __init__(self, path: str) -> None:
-        self._allows_sharing = False
+        self._format_version = FORMAT_VERSION  # at least
         self.disk: Disk = RealDisk(path)
         try:
             self.disk.lock()
@@ -101,19 +101,19 @@ class Directory:
             progress=progress,
         )
 
-    def allow_sharing(self) -> bool:
-        """Make versions of semel without topics and members refuse the directory.
+    def allow_format(self, version: int) -> bool:
+        """Make versions of semel that do not read a format version refuse the directory.
 
         Return False if the disk is full. Raises CorruptData, DiskFailed or OSError.
         """
-        if not self._allows_sharing:
+        if self._format_version < version:
             try:
-                require_shared_format(self.disk)
+                require_format(self.disk, version)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
                 return False
-            self._allows_sharing = True
+            self._format_version = version
         return True
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ from semel.cli.read_only import (
 from semel.cli.space import SegmentUse, print_segments, segment_uses, space_text
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import disk_failed
-from semel.journal.identity import SHARED_FORMAT_VERSION, NewerFormat, read_identity
+from semel.journal.identity import NEWEST_FORMAT_VERSION, NewerFormat, read_identity
 from semel.journal.lmdb_store import has_content
 from semel.journal.recovery import INTERRUPTED, check_new
 from semel.journal.segments import segment_lsn
@@ -224,7 +224,7 @@ class Overview(Struct):
     @property
     def is_newer(self) -> bool:
         """True if a newer version of semel has written the directory. It cannot be verified."""
-        return (self.format_version or 0) > SHARED_FORMAT_VERSION
+        return (self.format_version or 0) > NEWEST_FORMAT_VERSION
 
     def _corrupt(self, name: str, message: str) -> None:
         self.is_corrupt = True

@@ -28,6 +28,10 @@ ACCESS_FORMAT_VERSION: Final = 2
 # Of a directory that has had a topic or a member of a group. Older versions of semel would ignore
 # their tables: they would serve a topic as a stream, and let anybody move a member's position.
 SHARED_FORMAT_VERSION: Final = 3
+# Of a directory that has had a subscription. Older versions of semel would ignore their tables: no
+# stream would be linked, and what was acked would be forgotten.
+SUBSCRIPTIONS_FORMAT_VERSION: Final = 4
+NEWEST_FORMAT_VERSION: Final = SUBSCRIPTIONS_FORMAT_VERSION
 FIRST_GENERATION: Final = 1
 _MAGIC: Final = b"semel data\n"
 _CHECKSUM_BYTES: Final = 4
@@ -44,7 +48,7 @@ class NewerFormat(CorruptData):
     def __init__(self, version: int) -> None:
         super().__init__(
             f"a newer version of semel has written this directory, in the format {version}, and"
-            f" this one reads the formats {FORMAT_VERSION} to {SHARED_FORMAT_VERSION}. The data is"
+            f" this one reads the formats {FORMAT_VERSION} to {NEWEST_FORMAT_VERSION}. The data is"
             " not damaged: install that version or a later one",
             file=IDENTITY_NAME,
         )
@@ -93,7 +97,7 @@ def read_identity(disk: Files) -> Identity:
     version = body[len(_MAGIC)]
     if not body.startswith(_MAGIC) or version < FORMAT_VERSION:
         raise CorruptData("the identity is not that of semel's data", file=IDENTITY_NAME)
-    if version > SHARED_FORMAT_VERSION:
+    if version > NEWEST_FORMAT_VERSION:
         raise NewerFormat(version)
     generation = int.from_bytes(body[_GENERATION_AT:], "little") or FIRST_GENERATION
     return Identity(body[_ID_AT:_GENERATION_AT], generation, version)
@@ -104,18 +108,14 @@ def require_access_format(disk: Disk) -> None:
 
     Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
     """
-    _require_format(disk, ACCESS_FORMAT_VERSION)
+    require_format(disk, ACCESS_FORMAT_VERSION)
 
 
-def require_shared_format(disk: Disk) -> None:
-    """Make versions of semel without topics and members of groups refuse a locked directory.
+def require_format(disk: Disk, version: int) -> None:
+    """Make versions of semel that do not read a format version refuse a locked directory.
 
     Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
     """
-    _require_format(disk, SHARED_FORMAT_VERSION)
-
-
-def _require_format(disk: Disk, version: int) -> None:
     identity = read_identity(disk)
     if identity.version < version:
         write_identity(disk, replace(identity, version=version))

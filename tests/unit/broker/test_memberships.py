@@ -12,6 +12,7 @@ from semel.model.outcomes import DiskFull, NotFound
 from semel.model.outcomes_groups import GroupDeleted, Joined, Released, UnknownMember
 from semel.model.outcomes_topics import StreamExists
 from semel.model.outcomes_txn import PositionsSet, StreamRefused
+from semel.model.subscription_commands import WEBHOOK, CreateSubscription
 from semel.model.topic_commands import CreateTopic, GrowTopic
 from tests.unit.broker.bed import Bed
 
@@ -379,16 +380,16 @@ def test_nobody_expires_at_the_end_of_a_time_in_which_the_loop_stood_still(bed: 
 # ---- the format of the directory -----------------------------------------------------------------
 
 
-def test_the_format_is_raised_before_the_first_frame_of_a_topic_or_member_and_not_for_a_refusal(
+def test_the_format_is_raised_before_the_first_frame_of_each_kind_and_not_for_a_refusal(
     bed: Bed,
 ) -> None:
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
-    def allow_sharing() -> bool:
-        asked.append(bed.broker.end)
+    def allow_format(version: int) -> bool:
+        asked.append((version, bed.broker.end))
         return True
 
-    bed.broker.memberships.allow_sharing = allow_sharing
+    bed.broker.memberships.allow_format = allow_format
     bed.execute(bed.create("s"))
     bed.execute(bed.append())
     assert isinstance(bed.execute(CreateTopic("s", bed.now_ms, "i", 4)), StreamExists)
@@ -398,17 +399,23 @@ def test_the_format_is_raised_before_the_first_frame_of_a_topic_or_member_and_no
     end = bed.broker.end
     join(bed, "m")
     bed.execute(CreateTopic("u", bed.now_ms, "i", 4))
-    assert len(asked) == 2
-    assert asked[0] == end, "it is raised before the frame"
+    assert asked[0] == (3, end), "it is raised before the frame"
+    end = bed.broker.end
+    bed.execute(CreateSubscription(bed.now_ms, "a", WEBHOOK, "*", url="https://example.com"))
+    assert [version for version, _ in asked] == [3, 3, 4]
+    assert asked[2] == (4, end)
 
 
 def test_nothing_is_shared_if_the_disk_has_no_space_for_the_format(bed: Bed) -> None:
-    bed.broker.memberships.allow_sharing = lambda: False
+    bed.broker.memberships.allow_format = lambda _version: False
     end = bed.broker.end
     assert bed.execute(CreateTopic("u", bed.now_ms, "i", 4)) == DiskFull()
     assert bed.execute(JoinGroup(bed.now_ms, "g", "m", topics=("t",))) == DiskFull()
+    subscribe = CreateSubscription(bed.now_ms, "a", WEBHOOK, "*", url="https://example.com")
+    assert bed.execute(subscribe) == DiskFull()
     assert bed.broker.end == end
     assert bed.broker.state.shares == {}
+    assert bed.broker.state.subscriptions.by_id == {}
 
 
 # ---- leases --------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from semel.journal.identity import (
     FORMAT_VERSION,
     IDENTITY_NAME,
     SHARED_FORMAT_VERSION,
+    SUBSCRIPTIONS_FORMAT_VERSION,
     Identity,
     NewerFormat,
     raise_generation,
     read_identity,
     require_access_format,
-    require_shared_format,
+    require_format,
     write_identity,
 )
 from semel.model.checksum import crc32c
@@ -52,7 +53,12 @@ def test_a_later_generation_is_stored_in_8_more_bytes() -> None:
     assert len(data) == 40
 
 
-VERSIONS = (FORMAT_VERSION, ACCESS_FORMAT_VERSION, SHARED_FORMAT_VERSION)
+VERSIONS = (
+    FORMAT_VERSION,
+    ACCESS_FORMAT_VERSION,
+    SHARED_FORMAT_VERSION,
+    SUBSCRIPTIONS_FORMAT_VERSION,
+)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -80,17 +86,19 @@ def test_format_2_is_written_once() -> None:
     assert disk.digest() == syncs
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION, ACCESS_FORMAT_VERSION])
-def test_a_directory_with_topics_has_format_3(version: int) -> None:
+@pytest.mark.parametrize("required", VERSIONS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_format_is_raised_and_never_lowered(version: int, required: int) -> None:
     disk = written(Identity(ID, 5, version))
-    require_shared_format(disk)
-    assert read_identity(disk) == Identity(ID, 5, 3)
+    require_format(disk, required)
+    assert read_identity(disk) == Identity(ID, 5, max(version, required))
 
 
-def test_format_3_is_written_once_and_includes_access() -> None:
-    disk = written(Identity(ID, version=SHARED_FORMAT_VERSION))
+def test_the_newest_format_is_written_once_and_includes_the_others() -> None:
+    disk = written(Identity(ID, version=SUBSCRIPTIONS_FORMAT_VERSION))
     digest = disk.digest()
-    require_shared_format(disk)
+    require_format(disk, SUBSCRIPTIONS_FORMAT_VERSION)
+    require_format(disk, SHARED_FORMAT_VERSION)
     require_access_format(disk)
     assert disk.digest() == digest
 
@@ -137,10 +145,10 @@ def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
                 read_identity(disk_with(bytes(flipped)))
 
 
-@pytest.mark.parametrize("version", [4, 255])
+@pytest.mark.parametrize("version", [5, 255])
 def test_a_newer_format_is_refused_and_not_called_damage(version: int) -> None:
     body = b"semel data\n" + bytes([version]) + ID
-    with pytest.raises(NewerFormat, match="reads the formats 1 to 3") as refused:
+    with pytest.raises(NewerFormat, match="reads the formats 1 to 4") as refused:
         read_identity(disk_with(body + crc32c(body).to_bytes(4, "little")))
     assert refused.value.version == version
     assert f"a newer version of semel has written this directory, in the format {version}" in str(

@@ -12,10 +12,11 @@ def test_the_names_on_disk_do_not_change() -> None:
         *("streams", "tails", "producers", "keys", "registry", "segments", "transactions"),
         *("txn_streams", "parts", "positions", "snapshots", "sinks", "policies"),
         *("tokens", "owners", "topics", "groups", "members", "shares"),
+        *("subscriptions", "wakes", "links"),
     }
     assert set(LOOKED_UP) == {"outcomes", "outcome_order", "outcome_owners", "aborted"}
     assert set(TABLES) == {"meta", "index", *DIGESTED}
-    assert len(TABLES) == len(set(TABLES)) == 25
+    assert len(TABLES) == len(set(TABLES)) == 28
 
 
 def test_every_changed_row_belongs_to_a_declared_table() -> None:
@@ -37,11 +38,15 @@ def test_keys_are_read_back_and_sort_like_their_bytes() -> None:
             ("producer", 256, ""),
             ("sink", 0, "app"),
             ("transaction", 0, "t"),
+            ("subscription", 0, "é"),
         ],
         "topics": [1, 2, 256],
         "groups": ["", "a/b", "é"],
         "members": [("", "m"), ("g\0", "m"), ("g", "a"), ("g\0h", "m"), ("g", "é"), ("h", "")],
         "shares": [(1, "b"), (2, "a"), (256, "é")],
+        "subscriptions": ["", "a/b", "é"],
+        "wakes": ["", "a/b", "é"],
+        "links": [(1, "b"), (2, "a"), (256, "é")],
     }
     for name, keys in samples.items():
         codec = STATE_TABLES[name].key

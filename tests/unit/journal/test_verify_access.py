@@ -13,8 +13,18 @@ from semel.machine.rows import OWNED_KINDS, OWNER_KEY, OwnedKey, OwnerRow, Token
 from semel.model.access_commands import ChangeOwner, CreateToken, NoteTokenUses, RevokeToken
 from semel.model.commands import TXN_STAGED, Commit, EngineCommand, ProducerTag, SinkTag
 from semel.model.outcomes import Refusal
-from semel.model.rights import ALL_RIGHTS, PRODUCER, READ, SINK, STREAM, TRANSACTION, Scope
+from semel.model.rights import (
+    ALL_RIGHTS,
+    PRODUCER,
+    READ,
+    SINK,
+    STREAM,
+    SUBSCRIPTION,
+    TRANSACTION,
+    Scope,
+)
 from semel.model.sink_commands import ForgetSink
+from semel.model.subscription_commands import WEBHOOK, CreateSubscription
 from tests.unit.broker.test_transactions import TxnBed
 from tests.unit.journal.test_verify_txns import Plant, planted
 
@@ -27,17 +37,19 @@ THINGS: tuple[OwnedKey, ...] = (
     (PRODUCER, 0, "p"),
     (TRANSACTION, 0, "t"),
     (SINK, 0, "app"),
+    (SUBSCRIPTION, 0, "sub"),
 )
 
 
 def rich_bed() -> TxnBed:
-    """Return a bed with a checkpoint of two tokens, one of them revoked, and four owners."""
+    """Return a bed with a checkpoint of two tokens, one of them revoked, and five owners."""
     bed = TxnBed()
     appended = replace(bed.append(), producer=ProducerTag("p", 0, 0, 0))
     bed.begin(kind=TXN_STAGED)  # this also registers p
     commands: list[EngineCommand] = [
         appended,
         Commit(bed.now_ms, sink=SinkTag("app", "query", 1)),
+        CreateSubscription(bed.now_ms, "sub", WEBHOOK, streams=("s",), url="https://example.com"),
         CreateToken(bed.now_ms, ROOT_ID, bytes(32), "admin", ALL_RIGHTS),
         CreateToken(
             bed.now_ms,
@@ -126,11 +138,11 @@ CASES: list[tuple[str, Plant]] = [
     ("cannot be decoded", lambda tables: tables.put("tokens", b"A" * 12, encode(1))),
     ("cannot be decoded", lambda tables: tables.put("owners", owner_key(IN_S), encode(1))),
     ("the owner is not a principal", stored_owner(owner_key(IN_S), "")),
-    ("the key does not name a producer", stored_owner(b"x" + bytes(8) + b"p")),
-    ("the key does not name a producer", stored_owner(b"p" + bytes(5))),
-    ("the key does not name a producer", stored_owner(b"p" + bytes(8) + b"\xff")),
-    ("the key does not name a producer", stored_owner(b"p" + bytes(8))),
-    ("the key does not name a producer", stored_owner(owner_key((SINK, 1, "app")))),
+    ("the key does not name a thing", stored_owner(b"x" + bytes(8) + b"p")),
+    ("the key does not name a thing", stored_owner(b"p" + bytes(5))),
+    ("the key does not name a thing", stored_owner(b"p" + bytes(8) + b"\xff")),
+    ("the key does not name a thing", stored_owner(b"p" + bytes(8))),
+    ("the key does not name a thing", stored_owner(owner_key((SINK, 1, "app")))),
     ("a producer that does not exist: q", stored_owner(owner_key((PRODUCER, 1, "q")))),
     ("a producer that does not exist: p", stored_owner(owner_key((PRODUCER, 77, "p")))),
     ("a producer that does not exist: q", stored_owner(owner_key((PRODUCER, 0, "q")))),

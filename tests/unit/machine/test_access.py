@@ -47,6 +47,11 @@ from semel.model.outcomes_access import (
     UnknownThing,
 )
 from semel.model.outcomes_groups import UnknownGroup
+from semel.model.outcomes_subscriptions import (
+    NO_WAKE_STREAM,
+    UnknownSubscription,
+    WakeStreamRefused,
+)
 from semel.model.outcomes_topics import TopicNotFound
 from semel.model.outcomes_txn import StreamRefused, UnknownSink, UnknownTransaction
 from semel.model.policies import DeletePolicy, SetPolicy
@@ -71,6 +76,7 @@ from semel.model.rights import (
     READ,
     SINK,
     STREAM,
+    SUBSCRIPTION,
     TOPIC,
     TRANSACTION,
     TRANSACTIONAL,
@@ -84,8 +90,24 @@ from semel.model.rights import (
     retries_of,
 )
 from semel.model.sink_commands import ForgetSink, RebindSink
+from semel.model.subscription_commands import (
+    PULL_WAKE,
+    WEBHOOK,
+    AckWake,
+    ClaimWake,
+    CreateSubscription,
+    DeleteSubscription,
+    ExpireWake,
+    IssueWake,
+    LinkStreams,
+    NoteDelivery,
+    ReleaseWake,
+    ResumeSubscription,
+    UnlinkStream,
+    WakeAck,
+)
 from semel.model.topic_commands import CloseTopic, DeleteTopic
-from tests.unit.machine.builders import append, bury, claim, create, dense, fork
+from tests.unit.machine.builders import JSON, append, bury, claim, create, dense, fork
 from tests.unit.machine.topic_builders import (
     append_topic,
     create_topic,
@@ -123,7 +145,8 @@ def world() -> TxnMachine:
     """Return a machine in which everything exists that the commands of the table use.
 
     There are the streams s, r and source; the producer p in s, and its registration; the
-    transaction t of p; the sink `app`, and its staged transaction u; the topic o with p in it.
+    transaction t of p; the sink `app`, and its staged transaction u; the topic o with p in it; the
+    wake stream w, and its subscription sub.
     """
     return txn_machine(
         create("source"),
@@ -136,6 +159,8 @@ def world() -> TxnMachine:
         SetPolicy(0, "logs", dedup=False),
         create_topic("o", 1),
         append_topic((b"k", b"1"), path="o", by=dense(0, epoch=0)),
+        create("w", kind=JSON),
+        SUBSCRIBE,
     )
 
 
@@ -145,6 +170,8 @@ REGISTERED: OwnedKey = (PRODUCER, 0, "p")
 THE_TXN: OwnedKey = (TRANSACTION, 0, "t")
 STAGED_TXN: OwnedKey = (TRANSACTION, 0, "u")
 THE_SINK: OwnedKey = (SINK, 0, "app")
+THE_SUBSCRIPTION: OwnedKey = (SUBSCRIPTION, 0, "sub")
+SUBSCRIBE = CreateSubscription(0, "sub", PULL_WAKE, "logs/*", ("r", "none"), wake_stream="w")
 
 
 class Right(Struct, frozen=True):
@@ -205,6 +232,19 @@ OPERATOR = 'any of the last four rows with `"operator": true`, which fence alway
 REBIND, POLICIES = "rebind a sink, forget a sink", "set a policy, delete a policy"
 MOVES = (listed("r", READ), Right(GROUP, "g", WRITE), listed("source", READ))
 MOVED = (PositionMove("g", "r", 0), PositionMove("g", "source", 0))
+FOLLOWED = (Right(STREAM, "r", READ), Right(STREAM, "none", READ))
+WORKER = "unlink a stream, claim a wake, resume a subscription"
+
+
+def on_subscription(right: str) -> tuple[Right, Own]:
+    hidden = UnknownSubscription()
+    return Right(SUBSCRIPTION, "sub", right, hidden), Own(THE_SUBSCRIPTION)
+
+
+ACKED = (
+    Right(SUBSCRIPTION, "sub", WRITE, UnknownSubscription("sub")),
+    Own(THE_SUBSCRIPTION),
+)
 
 CASES = (
     Case("append", append(), (on("s", WRITE),)),
@@ -298,6 +338,16 @@ CASES = (
     ),
     Case(
         "commit, abort, fence",
+        replace(commit(), wakes=(WakeAck("sub", "w_1", 1, is_permitted=True),)),
+        (IDEMPOTENT_WRITE, OWN_TXN),
+    ),
+    Case(
+        "commit, abort, fence",
+        replace(commit(), wakes=(WakeAck("sub", "w_1", 1),)),
+        (IDEMPOTENT_WRITE, OWN_TXN, *ACKED),
+    ),
+    Case(
+        "commit, abort, fence",
         FenceTxn(0, "t", 1),
         (IDEMPOTENT_WRITE, Own(THE_TXN, UnknownTransaction(), free=None)),
     ),
@@ -333,6 +383,11 @@ CASES = (
         one_shot(sink=SINK_TAG, listed=(("u", 1),)),
         (IDEMPOTENT_WRITE, Own(THE_SINK), Own(STAGED_TXN, UnknownTransaction(), ON_BOTH)),
     ),
+    Case(
+        "one-shot commit",
+        replace(one_shot(("s", b"x")), wakes=(WakeAck("sub", "w_1", 1),)),
+        (IDEMPOTENT_WRITE, listed("s", WRITE), Own(REGISTERED), *ACKED),
+    ),
     Case("move positions", SetPositions(0, MOVED), MOVES),
     Case(
         "join a group",
@@ -347,6 +402,36 @@ CASES = (
     Case("release streams, leave a group", release("m", "r"), (Right(GROUP, "g", WRITE),)),
     Case("release streams, leave a group", leave("m"), (Right(GROUP, "g", WRITE),)),
     Case("delete a group", DeleteGroup(0, "g"), (Right(GROUP, "g", DELETE, UnknownGroup()),)),
+    Case(
+        "create a subscription",
+        SUBSCRIBE,
+        (
+            Right(SUBSCRIPTION, "sub", CREATE),
+            Own(THE_SUBSCRIPTION),
+            *FOLLOWED,
+            Right(STREAM, "logs/", READ),
+            Right(STREAM, "w", WRITE, WakeStreamRefused("w", NO_WAKE_STREAM)),
+        ),
+    ),
+    Case(
+        "create a subscription",
+        CreateSubscription(0, "sub", WEBHOOK, streams=("r", "none"), url="https://h"),
+        (Right(SUBSCRIPTION, "sub", CREATE), Own(THE_SUBSCRIPTION), *FOLLOWED),
+    ),
+    Case(
+        "link streams", LinkStreams(0, "sub", ("r", "none")), (*on_subscription(WRITE), *FOLLOWED)
+    ),
+    *(
+        Case(WORKER, command, on_subscription(WRITE))
+        for command in (
+            UnlinkStream(0, "sub", "r"),
+            ClaimWake(0, "sub", "worker"),
+            ResumeSubscription(0, "sub"),
+        )
+    ),
+    Case("delete a subscription", DeleteSubscription(0, "sub"), on_subscription(DELETE)),
+    Case("ack a wake, release a wake", AckWake(0, WakeAck("sub", "w_1", 1)), ()),
+    Case("ack a wake, release a wake", ReleaseWake(0, "sub", "w_1", 1), ()),
     Case(
         "pin a snapshot",
         PinSnapshot(0, "g", 1, tuple(SnapshotRange(p, "i", 0, 1) for p in ("r", "source")), "h"),
@@ -371,7 +456,7 @@ CASES = (
     ),
     *(
         Case("change an owner", ChangeOwner(0, key[0], key[2]), (Own(key, UnknownThing(), None),))
-        for key in (REGISTERED, THE_TXN, THE_SINK)
+        for key in (REGISTERED, THE_TXN, THE_SINK, THE_SUBSCRIPTION)
     ),
 )
 
@@ -436,6 +521,9 @@ def test_a_command_without_a_row_is_refused_to_everybody() -> None:
         expire("m"),
         take("s"),
         rebalance(),
+        IssueWake(0, "sub", "w_1"),
+        ExpireWake(0, "sub", 1, 1_000),
+        NoteDelivery(0, "sub", 1, "no answer"),
     ]
     assert set(get_args(EngineCommand)) == tested | set(map(type, own))
     for command in own:

@@ -29,6 +29,7 @@ from semel.journal.store import (
 )
 from semel.journal.txn_history import outcome_key, outcome_owner_key
 from semel.journal.verify.report import Progress, Report
+from semel.journal.verify.subscriptions import SUBSCRIPTION_TABLES, check_subscriptions
 from semel.journal.verify.tables import (
     ACCESS_TABLES,
     GROUP_TABLES,
@@ -68,6 +69,7 @@ _PROGRESS_ROWS: Final = 4_096
 _CHECKED_TOGETHER: Final = (
     ACCESS_TABLES
     | GROUP_TABLES
+    | SUBSCRIPTION_TABLES
     | {"streams", "tails", "topics", "policies", "transactions", "txn_streams", "parts"}
 )
 _NO_TXN: Final = "the row belongs to a transaction that does not exist"
@@ -113,6 +115,7 @@ class RowCheck:
                 self._check_table(name)
         self._check_policies()
         self._check_txns()
+        check_subscriptions(self._decoded, self._stored.state, self._corrupt)
         check_tokens(self._decoded, self._corrupt)
         pending = {txn.id for txn in self._txns.values()}
         check_owners(self._decoded, self._view, pending, self._corrupt)

@@ -43,7 +43,7 @@ from semel.model.commands import Metadata
 from semel.model.group_commands import JoinGroup
 from semel.model.names import is_number
 from semel.model.partitioners import HASHES
-from semel.model.rights import PRODUCER, TRANSACTION
+from semel.model.rights import PRODUCER, SUBSCRIPTION, TRANSACTION
 from semel.model.validation import find_invalid_field, is_metadata
 
 GROUP_TABLES: Final = frozenset({"positions", "groups", "members", "shares"})
@@ -286,7 +286,9 @@ def check_owners(decoded: Decoded, view: StoreReader, pending: Set[str], corrupt
             corrupt("owners", key, "the owner is not a principal")
         owned = _owned_of(key)
         if owned is None:
-            corrupt("owners", key, "the key does not name a producer, a transaction or a sink")
+            corrupt(
+                "owners", key, "the key does not name a thing that can have an owner"
+            )
         elif not _exists(owned, view, pending):
             kind, _, name = owned
             corrupt("owners", key, f"the row belongs to a {kind} that does not exist: {name}")
@@ -306,7 +308,8 @@ def _exists(owned: OwnedKey, view: StoreReader, pending: Set[str]) -> bool:
     if kind == TRANSACTION:
         return name in pending
     if kind != PRODUCER:
-        return view.get("sinks", NAME_KEY.encode(name)) is not None
+        table = "subscriptions" if kind == SUBSCRIPTION else "sinks"
+        return view.get(table, NAME_KEY.encode(name)) is not None
     if number:
         return view.get("producers", OWNED_KEY.encode((number, name))) is not None
     return view.get("registry", NAME_KEY.encode(name)) is not None
