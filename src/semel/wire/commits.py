@@ -10,7 +10,7 @@ import binascii
 import re
 import struct
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -62,6 +62,7 @@ from semel.wire.schema.commits import (
     StreamAppend,
 )
 from semel.wire.transactions import results_of
+from semel.wire.wake_acks import TokenReader, next_wakes, read_no_token, read_wakes
 
 # A function that returns the media type of a stream, or None if there is no such stream.
 TypeOf = Callable[[str], str | None]
@@ -92,8 +93,18 @@ _ESCAPES: Final = re.compile(
 # ---- one-shot commits ----------------------------------------------------------------------------
 
 
-def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Steps[Commit]:
-    """Parse the request of a one-shot commit, in steps. Raises MalformedRequest."""
+def parse_commit(
+    headers: Headers,
+    body: bytes,
+    *,
+    now_ms: int,
+    type_of: TypeOf,
+    read_token: TokenReader = read_no_token,
+) -> Steps[Commit]:
+    """Parse the request of a one-shot commit, in steps. Raises MalformedRequest.
+
+    `read_token` reads the tokens of wakes.
+    """
     require_json(headers, body)
     request = yield from _read_request(body)
     if request.producer_id is not None:
@@ -124,6 +135,7 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
         positions=tuple(moves),
         expects=tuple(expects),
         digest=_digest_of(request, moves),
+        wakes=read_wakes(request.subscriptions, read_token),
     )
 
 
@@ -169,7 +181,8 @@ def _refuse_long_lists(body: bytes) -> None:
     if len(body) <= STEP_BYTES:
         return  # parsed quickly, whatever it contains
     lists = decode_document(body, CommitLists)
-    for text in (lists.offsets, lists.expects, lists.transactions, lists.epochs):
+    texts = (lists.offsets, lists.expects, lists.transactions, lists.epochs, lists.subscriptions)
+    for text in texts:
         refuse_long_list(bytes(text))
     appends = bytes(lists.appends)
     if appends.startswith(b"[") and first_elements(appends, TXN_LIST_MAX) is None:
@@ -232,7 +245,8 @@ def _restored(
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
     """Return the digest of a commit's appends and moves.
 
-    Preconditions are left out: a repeat has the same digest even if its preconditions differ.
+    Preconditions are left out: a repeat has the same digest even if its preconditions differ. Acks
+    of wakes are left out, because a repeat can come when the wake has ended.
     """
     # Without keys and metadata, the digest is the same as that of earlier versions.
     parts: list[object] = [
@@ -321,8 +335,10 @@ def _to_bytes(message: str | Base64Message) -> bytes:
     return b64decode(message.base64, validate=True)
 
 
-def commit_response(outcome: Outcome, command: Commit) -> Response:
-    """Return the response to a one-shot commit."""
+def commit_response(
+    outcome: Outcome, command: Commit, wakes: Iterable[tuple[str, bool]] = ()
+) -> Response:
+    """Return the response to a one-shot commit. `wakes` is as in `next_wakes`."""
     if not isinstance(outcome, CommitDone):
         return outcome_response(outcome, is_strict_order=True)
     sink = command.sink
@@ -335,6 +351,7 @@ def commit_response(outcome: Outcome, command: Commit) -> Response:
         producer_epoch=command.producer_epoch if sink is None else UNSET,
         producer_seq=command.producer_seq if sink is None else UNSET,
         warning=warning,
+        subscriptions=next_wakes(wakes) or UNSET,
     )
     headers = [("Producer-Payload-Mismatch", "true")] if outcome.is_mismatch else []
     return json_response(200, response, headers)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from semel.model.outcomes import NotFound, Refusal
 from semel.model.outcomes_access import Forbidden
 from semel.model.outcomes_groups import UnknownGroup
+from semel.model.outcomes_subscriptions import UnknownSubscription
 from semel.model.outcomes_topics import TopicNotFound
 from semel.model.outcomes_txn import UnknownSink, UnknownTransaction
 from semel.model.rights import (
@@ -26,6 +27,7 @@ from semel.model.rights import (
     READ,
     SINK,
     STREAM,
+    SUBSCRIPTION,
     TOPIC,
     TRANSACTION,
     WRITE,
@@ -36,7 +38,7 @@ from semel.wire import routes
 from semel.wire.paths import parse_query
 from semel.wire.routes import RouteMatch
 
-OPEN: Final = "open"  # no token is needed
+OPEN: Final = "open"  # no token is needed; or that of a wake, which the handler checks
 VALID: Final = "valid"  # any valid token; the response shows only what the caller may describe
 COMMAND: Final = "command"  # the rights depend on the command
 ADDRESS: Final = "address"  # a right on what the address names
@@ -65,6 +67,10 @@ def _stream(right: str) -> Rule:
 
 def _topic(right: str) -> Rule:
     return Rule(ADDRESS, TOPIC, right, TopicNotFound())
+
+
+def _subscription(right: str) -> Rule:
+    return Rule(ADDRESS, SUBSCRIPTION, right, UnknownSubscription())
 
 
 _BY_COMMAND: Final = Rule(COMMAND)
@@ -125,6 +131,18 @@ GATE: Final[Mapping[str, Rule]] = {
     routes.TOKEN_REVOKE: _BY_COMMAND,
     routes.OWNER_CHANGE: _BY_COMMAND,
     routes.WHOAMI: _ANY,
+    routes.SUBSCRIPTION_LIST: _ANY,
+    routes.SUBSCRIPTION_SHOW: Rule(OWNED, SUBSCRIPTION, DESCRIBE, UnknownSubscription()),
+    routes.SUBSCRIPTION_CREATE: Rule(ADDRESS, SUBSCRIPTION, CREATE),
+    routes.SUBSCRIPTION_DELETE: Rule(ADDRESS, SUBSCRIPTION, DELETE),
+    routes.SUBSCRIPTION_LINK: _subscription(WRITE),
+    routes.SUBSCRIPTION_UNLINK: _subscription(WRITE),
+    routes.SUBSCRIPTION_CALLBACK: Rule(OPEN),
+    routes.SUBSCRIPTION_CLAIM: _subscription(WRITE),
+    routes.SUBSCRIPTION_ACK: Rule(OPEN),
+    routes.SUBSCRIPTION_RELEASE: Rule(OPEN),
+    routes.SUBSCRIPTION_RESUME: _subscription(WRITE),
+    routes.WEBHOOK_KEYS: Rule(OPEN),
 }
 
 

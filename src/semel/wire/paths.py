@@ -6,6 +6,9 @@ empty, `.` or `..`, and the first is not `__ds`. Two paths are different if thei
 
 The name of a topic is the part of the URL after `/v1/topics/`. It is like a stream's path, but has
 at most 500 bytes and 15 segments, so that the paths of its partitions are valid.
+
+Below `/v1/stream/__ds/`, in this spelling only, are the addresses of subscriptions. `__ds` stands
+for a control prefix of the protocol, not for a stream.
 """
 
 import re
@@ -13,11 +16,19 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
-from semel.model.limits import PATH_BYTES_MAX, TOPIC_PATH_BYTES_MAX
+from semel.model.limits import (
+    PATH_BYTES_MAX,
+    SUBSCRIPTION_ID_BYTES_MAX,
+    TOPIC_PATH_BYTES_MAX,
+)
 from semel.wire.problems import Problem, bad_request
 
 STREAM_PREFIX: Final = "/v1/stream/"
 TOPIC_PREFIX: Final = "/v1/topics/"
+CONTROL_ROOT: Final = "/v1/stream/__ds"
+CONTROL_PREFIX: Final = CONTROL_ROOT + "/"
+SUBSCRIPTIONS: Final = CONTROL_PREFIX + "subscriptions"
+WEBHOOK_KEYS: Final = CONTROL_PREFIX + "jwks.json"
 STREAMS: Final = "/v1/streams"
 TOPICS: Final = "/v1/topics"
 POLICIES: Final = "/v1/policies"
@@ -103,23 +114,28 @@ def _decode_path(encoded: str, what: str, bytes_max: int, segments_max: int) -> 
 
 def _checked_path(encoded: str, bytes_max: int, segments_max: int) -> str:
     """Return the percent-decoded path. Raises ValueError with the reason if it is invalid."""
-    if _NEVER_RAW.search(encoded):
-        raise ValueError("the path contains a character that must be percent-encoded")
     if _ENCODED_SLASH.search(encoded):
         raise ValueError("a slash in the path must not be percent-encoded")
+    path = _decoded_text(encoded, bytes_max)
+    fault = check_segments(path, segments_max)
+    if fault is not None:
+        raise ValueError(fault)
+    return path
+
+
+def _decoded_text(encoded: str, bytes_max: int) -> str:
+    """Return the percent-decoded text. Raises ValueError with the reason if it is invalid."""
+    if _NEVER_RAW.search(encoded):
+        raise ValueError("the path contains a character that must be percent-encoded")
     decoded = percent_decode(encoded.encode("latin-1"))
     if decoded is None:
         raise ValueError("each '%' must be followed by two hexadecimal digits")
     if len(decoded) > bytes_max:
         raise ValueError(f"the path is longer than {bytes_max} bytes")
     try:
-        path = decoded.decode()
+        return decoded.decode()
     except UnicodeDecodeError:
         raise ValueError("the path is not UTF-8") from None
-    fault = check_segments(path, segments_max)
-    if fault is not None:
-        raise ValueError(fault)
-    return path
 
 
 def check_segments(path: str, segments_max: int = SEGMENTS_MAX) -> str | None:
@@ -132,6 +148,59 @@ def check_segments(path: str, segments_max: int = SEGMENTS_MAX) -> str | None:
     if any(segment in ("", ".", "..") for segment in segments):
         return "a segment of the path is empty, '.' or '..'"
     return None
+
+
+def linked_path(text: str) -> str:
+    """Return the path of a stream in a request about a subscription, without slashes at its ends.
+
+    Raises ValueError with the reason if no stream can have this path.
+    """
+    path = text.strip("/")
+    fault = check_segments(path)
+    if fault is not None:
+        raise ValueError(fault)
+    if path.partition("/")[0] == RESERVED:
+        raise ValueError(f"paths below {RESERVED} are reserved")
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise ValueError("the path contains a lone surrogate") from None
+    if size > PATH_BYTES_MAX:
+        raise ValueError(f"the path is longer than {PATH_BYTES_MAX} bytes")
+    return path
+
+
+def linked_path_in(encoded: str) -> str | Problem:
+    """Return the path of a stream in the address of a link, or a problem if it is invalid.
+
+    `encoded` is what follows `/streams/`. Unlike in other addresses, a slash in the path can be
+    percent-encoded, because clients encode the path as one segment.
+    """
+    try:
+        return linked_path(_decoded_text(encoded, PATH_BYTES_MAX + len("//")))
+    except ValueError as error:
+        return Problem(400, "invalid_path", f"the stream's path is invalid: {error}")
+
+
+def subscription_id(encoded: str) -> str | Problem:
+    """Return the percent-decoded id of a subscription in an address, or a problem.
+
+    Ids of dots are refused, because clients remove such segments from an address.
+    """
+    problem = "the id of the subscription is invalid: "
+    try:
+        name = _decoded_text(encoded, SUBSCRIPTION_ID_BYTES_MAX)
+    except ValueError as error:
+        return Problem(400, "invalid_path", f"{problem}{error}")
+    if name in ("", ".", "..") or _NEVER.search(name):
+        reason = "it is empty, '.' or '..', or has a control character or a backslash"
+        return Problem(400, "invalid_path", problem + reason)
+    return name
+
+
+def subscription_url(origin: str, name: str) -> str:
+    """Return the absolute URL of a subscription. `origin` is as in `stream_url`."""
+    return f"{origin}{SUBSCRIPTIONS}/{escape_path(name).replace('/', '%2F')}"
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:

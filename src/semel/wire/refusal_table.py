@@ -14,6 +14,7 @@ from semel.model.limits import GROUP_NAME_BYTES_MAX
 from semel.model.rights import REPLAYS
 from semel.wire.problems import Entry
 from semel.wire.refusal_table_access import ACCESS_REFUSALS
+from semel.wire.refusal_table_subscriptions import SUBSCRIPTION_REFUSALS
 from semel.wire.refusal_table_topics import GROUP_REFUSALS, TOPIC_REFUSALS
 from semel.wire.refusal_table_txn import TXN_REFUSALS
 
@@ -415,6 +416,7 @@ REFUSALS: Final = (
     *TOPIC_REFUSALS,
     *GROUP_REFUSALS,
     *TXN_REFUSALS,
+    *SUBSCRIPTION_REFUSALS,
     *ACCESS_REFUSALS,
     # Requests with these codes are refused before they reach the engine, so they have no outcome.
     Entry("malformed_request", 400),

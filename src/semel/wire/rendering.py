@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from semel.model import outcomes as out
 from semel.model import outcomes_access as access_out
 from semel.model import outcomes_groups as group_out
+from semel.model import outcomes_subscriptions as subscription_out
 from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
 from semel.model.commands import ProducerTag, TxnTag
@@ -191,6 +192,12 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     group_out.Left: 204,
     group_out.Rebalanced: 204,
     group_out.GroupDeleted: 204,
+    subscription_out.SubscriptionCreated: 201,
+    subscription_out.SubscriptionDeleted: 204,
+    subscription_out.LinksChanged: 204,
+    subscription_out.WakeChanged: 204,
+    subscription_out.WakeClaimed: 200,
+    subscription_out.WakeAcked: 200,
     access_out.TokenStored: 201,
     access_out.TokenEnded: 200,
     access_out.UsesNoted: 204,
@@ -201,6 +208,7 @@ _OUTCOMES: Final = {
     **vars(txn_out),
     **vars(topic_out),
     **vars(group_out),
+    **vars(subscription_out),
     **vars(access_out),
 }
 REFUSED: Final[Mapping[type[out.Outcome], Entry]] = {
@@ -249,7 +257,7 @@ def problem_of(
         headers.append(("Stream-Closed", "true"))
     if isinstance(outcome, _WORTH_A_RETRY):
         headers.append(("Retry-After", "1"))
-    if isinstance(outcome, access_out.Unauthenticated):
+    if isinstance(outcome, access_out.Unauthenticated | subscription_out.TokenInvalid):
         headers.append(("WWW-Authenticate", 'Bearer realm="semel"'))
     headers.extend(_producer_headers(outcome, entry.status, facts, is_x=is_x))
     if isinstance(outcome, txn_out.InvalidTxnState):
@@ -269,6 +277,8 @@ def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:
     for name in outcome.__struct_fields__:
         value = getattr(outcome, name)
         if value is None and name in _OPTIONAL:
+            continue
+        if value == "" and name == "id":  # of a subscription that the address names
             continue
         facts[entry.names.get(name, name)] = print_offset(value) if name in _OFFSETS else value
     if facts.get("last_seq") == _NOTHING_YET:

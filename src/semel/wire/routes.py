@@ -5,7 +5,8 @@ route, and decides from the same `RouteMatch` which rights the request needs. So
 spelling of an address for which the two disagree.
 
 Only the name in an address, and what follows it, is percent-decoded. What precedes the name must be
-spelled as in the table: `/v1/%73treams` and `/v1//streams` are unknown addresses.
+spelled as in the table: `/v1/%73treams` and `/v1//streams` are unknown addresses. The addresses of
+subscriptions are found before those of streams. In them, only names are percent-decoded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,16 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from semel.wire import paths
-from semel.wire.paths import STREAM_PREFIX, TOPIC_PREFIX, names_in, stream_path, topic_name
+from semel.wire.paths import (
+    CONTROL_PREFIX,
+    STREAM_PREFIX,
+    TOPIC_PREFIX,
+    linked_path_in,
+    names_in,
+    stream_path,
+    subscription_id,
+    topic_name,
+)
 from semel.wire.problems import Problem
 
 T = TypeVar("T")
@@ -74,14 +84,27 @@ TOKEN_SHOW: Final = "token_show"
 TOKEN_REVOKE: Final = "token_revoke"
 OWNER_CHANGE: Final = "owner_change"
 WHOAMI: Final = "whoami"
+SUBSCRIPTION_LIST: Final = "subscription_list"
+SUBSCRIPTION_SHOW: Final = "subscription_show"
+SUBSCRIPTION_CREATE: Final = "subscription_create"
+SUBSCRIPTION_DELETE: Final = "subscription_delete"
+SUBSCRIPTION_LINK: Final = "subscription_link"
+SUBSCRIPTION_UNLINK: Final = "subscription_unlink"
+SUBSCRIPTION_CALLBACK: Final = "subscription_callback"
+SUBSCRIPTION_CLAIM: Final = "subscription_claim"
+SUBSCRIPTION_ACK: Final = "subscription_ack"
+SUBSCRIPTION_RELEASE: Final = "subscription_release"
+SUBSCRIPTION_RESUME: Final = "subscription_resume"
+WEBHOOK_KEYS: Final = "webhook_keys"
 
 
 class Route(Struct, frozen=True):
     """A row of the table: the methods and the address that select a route.
 
     An address can have a name, such as `{id}`, as its third segment, and another one as its fifth.
-    The path of a stream and the name of a topic can contain slashes. No other name can contain a
-    slash that is not percent-encoded.
+    In addresses of subscriptions, these are the fifth and the seventh. The path of a stream and the
+    name of a topic can contain slashes. No other name can contain a slash that is not
+    percent-encoded.
     """
 
     name: str
@@ -111,6 +134,9 @@ _OFFSETS: Final = _GROUP + "/offsets"
 _SNAPSHOT: Final = _GROUP + "/snapshot"
 _SINK: Final = paths.SINKS + "/{app}"
 _TOKEN: Final = paths.TOKENS + "/{id}"
+_SUBSCRIPTION: Final = paths.SUBSCRIPTIONS + "/{id}"
+_LINKS: Final = _SUBSCRIPTION + "/streams"
+_LINK: Final = _LINKS + "/{path}"
 
 # The header Allow lists the methods of an address in the order of this table.
 ROUTES: Final = (
@@ -170,6 +196,18 @@ ROUTES: Final = (
     Route(TOKEN_REVOKE, ("DELETE",), _TOKEN),
     Route(OWNER_CHANGE, ("POST",), paths.OWNERS),
     Route(WHOAMI, _READS, paths.WHOAMI),
+    Route(SUBSCRIPTION_LIST, _READS, paths.SUBSCRIPTIONS),
+    Route(SUBSCRIPTION_SHOW, _READS, _SUBSCRIPTION),
+    Route(SUBSCRIPTION_CREATE, ("PUT",), _SUBSCRIPTION),
+    Route(SUBSCRIPTION_DELETE, ("DELETE",), _SUBSCRIPTION),
+    Route(SUBSCRIPTION_LINK, ("POST",), _LINKS),
+    Route(SUBSCRIPTION_UNLINK, ("DELETE",), _LINK),
+    Route(SUBSCRIPTION_CALLBACK, ("POST",), _SUBSCRIPTION + "/callback"),
+    Route(SUBSCRIPTION_CLAIM, ("POST",), _SUBSCRIPTION + "/claim"),
+    Route(SUBSCRIPTION_ACK, ("POST",), _SUBSCRIPTION + "/ack"),
+    Route(SUBSCRIPTION_RELEASE, ("POST",), _SUBSCRIPTION + "/release"),
+    Route(SUBSCRIPTION_RESUME, ("POST",), _SUBSCRIPTION + "/resume"),
+    Route(WEBHOOK_KEYS, _READS, paths.WEBHOOK_KEYS),
 )
 
 
@@ -215,7 +253,9 @@ def _base_of(address: str) -> str:
     return "/".join(address.split("/", 3)[:3])
 
 
-_ADDRESSES: Final = frozenset(route.address for route in ROUTES)
+_ALL: Final = frozenset(route.address for route in ROUTES)
+_OF_SUBSCRIPTIONS: Final = frozenset(each for each in _ALL if each.startswith(CONTROL_PREFIX))
+_ADDRESSES: Final = _ALL - _OF_SUBSCRIPTIONS
 _OF_STREAM: Final = _methods_at(_STREAM)
 _OF_TOPIC: Final = _methods_at(_TOPIC)
 # Keyed by address.
@@ -232,6 +272,19 @@ _WITH_DETAIL: Final = {
     for each in _ADDRESSES
     if each.count("{") > 1
 }
+# Keyed by what follows CONTROL_PREFIX, and by what follows the id of a subscription.
+_CONTROL: Final = {
+    each.removeprefix(CONTROL_PREFIX): _methods_at(each)
+    for each in _OF_SUBSCRIPTIONS
+    if "{" not in each
+}
+_AT_SUBSCRIPTION: Final = {
+    each.removeprefix(_SUBSCRIPTION): _methods_at(each)
+    for each in _OF_SUBSCRIPTIONS
+    if each.startswith(_SUBSCRIPTION) and each != _LINK
+}
+_AT_LINK: Final = _methods_at(_LINK)
+_STREAMS: Final = "/streams/"  # in the address of a link
 _BASES: Final = frozenset(base for base, *_ in _WITH_NAME)
 _NOTHING_HERE: Final = Problem(404, "no_such_address", "nothing is served at this address")
 _NOT_A_STREAM: Final = Problem(404, "no_such_address", f"streams are below {STREAM_PREFIX}")
@@ -246,6 +299,8 @@ def find_route(method: str, path: str) -> RouteMatch | Problem:
     """
     name: str | Problem = ""
     detail = ""
+    if is_control(path):
+        return _find_control(method, path)
     if path.startswith(STREAM_PREFIX):
         methods, name = _OF_STREAM, stream_path(path)
     elif path.startswith(TOPIC_PREFIX):
@@ -262,6 +317,37 @@ def find_route(method: str, path: str) -> RouteMatch | Problem:
     routes, refusal = methods
     route = routes.get(method)
     return refusal if route is None else RouteMatch(route, name, detail)
+
+
+def is_control(path: str) -> bool:
+    """Return True if a path, still percent-encoded, is one of the addresses of subscriptions."""
+    return path.startswith(CONTROL_PREFIX) or path == paths.CONTROL_ROOT
+
+
+def _find_control(method: str, path: str) -> RouteMatch | Problem:
+    """Return the route of an address for which `is_control` is True."""
+    rest = path.removeprefix(CONTROL_PREFIX)
+    methods = _CONTROL.get(rest)
+    name: str | Problem = ""
+    detail: str | Problem = ""
+    if methods is None:
+        base, _, named = rest.partition("/")
+        if base != "subscriptions":
+            return _NOTHING_HERE
+        encoded, slash, action = named.partition("/")
+        if (slash + action).startswith(_STREAMS):
+            methods, detail = _AT_LINK, linked_path_in(action.removeprefix(_STREAMS[1:]))
+        else:
+            methods = _AT_SUBSCRIPTION.get(slash + action)
+        name = subscription_id(encoded)
+    if methods is None:
+        return _NOTHING_HERE
+    for each in (name, detail):
+        if isinstance(each, Problem):
+            return each
+    routes, refusal = methods
+    route = routes.get(method)
+    return refusal if route is None else RouteMatch(route, str(name), str(detail))
 
 
 def _find_named(path: str) -> tuple[_Methods, str, str] | Problem:

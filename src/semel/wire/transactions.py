@@ -53,9 +53,11 @@ from semel.wire.schema.transactions import (
     StreamResult,
     StreamResults,
     TaskOwner,
+    TxnCommitRequest,
     TxnCommitResponse,
     TxnRequest,
 )
+from semel.wire.wake_acks import TokenReader, next_wakes, read_no_token, read_wakes
 
 TxnAction = AddStreams | AddPositions | Prepare | CommitTxn | AbortTxn | FenceTxn
 OPEN: Final = "open"
@@ -127,31 +129,41 @@ ACTIONS: Final[Mapping[str, tuple[type[TxnAction], type[TxnRequest]]]] = {
     "streams": (AddStreams, AddStreamsRequest),
     "offsets": (AddPositions, AddOffsetsRequest),
     "prepare": (Prepare, PrepareRequest),
-    "commit": (CommitTxn, TxnRequest),
+    "commit": (CommitTxn, TxnCommitRequest),
     "abort": (AbortTxn, TxnRequest),
     "fence": (FenceTxn, TxnRequest),
 }
 
 
 @parser
-def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms: int) -> TxnAction:
+def parse_call(
+    name: str,
+    action: str,
+    headers: Headers,
+    body: bytes,
+    *,
+    now_ms: int,
+    read_token: TokenReader = read_no_token,
+) -> TxnAction:
     """Parse a request that changes the transaction with the id `name`.
 
-    `action` is a key of ACTIONS, such as `commit`.
+    `action` is a key of ACTIONS, such as `commit`. `read_token` reads the tokens of wakes.
     """
     command, kind = ACTIONS[action]
     request = read_document(headers, body, kind)
     if command is FenceTxn and not request.operator:
         message = 'fence requires "operator": true'
         raise bad_request("invalid_request", message, field="operator")
-    more = _own_fields(request)
+    more = _own_fields(request, read_token)
     owner = _read_producer(request)
     return command(now_ms, name, request.transaction_epoch, *owner, request.operator, **more)
 
 
-def _own_fields(request: TxnRequest) -> dict[str, Any]:
+def _own_fields(request: TxnRequest, read_token: TokenReader) -> dict[str, Any]:
     """Return the command's fields that are specific to this type of request, such as `streams`."""
     match request:
+        case TxnCommitRequest(subscriptions=wakes):
+            return {"wakes": read_wakes(wakes, read_token)}
         case AddStreamsRequest(streams=streams):
             return {"streams": tuple(dict.fromkeys(streams))}
         case AddOffsetsRequest(group=group, offsets=offsets):
@@ -209,8 +221,13 @@ def begin_response(outcome: Begun) -> Response:
     return json_response(201 if outcome.is_new else 200, response)
 
 
-def call_response(outcome: Outcome, command: TxnAction) -> Response:
-    """Return the response to a request that changes a transaction (see ACTIONS)."""
+def call_response(
+    outcome: Outcome, command: TxnAction, wakes: Iterable[tuple[str, bool]] = ()
+) -> Response:
+    """Return the response to a request that changes a transaction (see ACTIONS).
+
+    `wakes` is as in `next_wakes`.
+    """
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
     match outcome:
@@ -226,7 +243,9 @@ def call_response(outcome: Outcome, command: TxnAction) -> Response:
             response = AbortResponse(name, epoch, ABORTED, reason)
         case CommitDone(result=result):
             is_repeat = outcome.is_duplicate
-            response = TxnCommitResponse(name, epoch, COMMITTED, is_repeat, *results_of(result))
+            parts = results_of(result)
+            following = next_wakes(wakes) or UNSET
+            response = TxnCommitResponse(name, epoch, COMMITTED, is_repeat, *parts, following)
         case _:
             return outcome_response(outcome)
     return json_response(200, response)

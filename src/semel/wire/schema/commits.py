@@ -5,7 +5,14 @@ from typing import Generic, TypeVar
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from semel.wire.schema import StrictRequest
-from semel.wire.schema.transactions import GroupOffsets, Offset, StreamResults, Target
+from semel.wire.schema.transactions import (
+    CommitWakes,
+    GroupOffsets,
+    NextWake,
+    Offset,
+    StreamResults,
+    Target,
+)
 
 T = TypeVar("T")
 
@@ -55,6 +62,7 @@ class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
 
     `expects` maps each path to the tail that the stream must have. Otherwise the commit is refused.
     `member` and `epochs` are as in `SetPositionsRequest`. They are those of one group.
+    `subscriptions` maps the id of a subscription to the acks of its wake.
     """
 
     producer_id: str | None = None
@@ -67,6 +75,7 @@ class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
     transactions: list[ListedTransaction] = field(default_factory=list)
     member: str | None = None
     epochs: dict[str, int] = field(default_factory=dict)
+    subscriptions: CommitWakes = field(default_factory=dict)
 
 
 class CommitLists(Struct, frozen=True, rename={"expects": "if"}):
@@ -77,6 +86,7 @@ class CommitLists(Struct, frozen=True, rename={"expects": "if"}):
     expects: Raw = Raw(b"{}")
     transactions: Raw = Raw(b"[]")
     epochs: Raw = Raw(b"{}")
+    subscriptions: Raw = Raw(b"{}")
 
 
 class AppendKeys(Struct, frozen=True):
@@ -93,7 +103,10 @@ class CommittedSink(Struct, frozen=True):
 
 
 class CommitResponse(Struct, frozen=True):
-    """The response to the one-shot commit of a sink or a producer."""
+    """The response to the one-shot commit of a sink or a producer.
+
+    `subscriptions` is as in `TxnCommitResponse`.
+    """
 
     duplicate: bool
     streams: StreamResults | None
@@ -104,6 +117,7 @@ class CommitResponse(Struct, frozen=True):
     producer_epoch: int | UnsetType | None = UNSET
     producer_seq: int | UnsetType | None = UNSET
     warning: str | UnsetType = UNSET
+    subscriptions: dict[str, NextWake] | UnsetType = UNSET
 
 
 class CommitResult(Struct, frozen=True):

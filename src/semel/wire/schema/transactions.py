@@ -28,6 +28,39 @@ class TransactionState(OfTransaction, frozen=True):
 Offset = int | str
 
 
+class CommitAck(StrictRequest, frozen=True):
+    """An ack in a commit: a subscription has processed the stream up to `offset`."""
+
+    stream: str
+    offset: Offset
+
+
+class CommitWake(StrictRequest, frozen=True):
+    """The acks of one subscription in a commit. `token` is that of the wake.
+
+    With `done`, the wake ends.
+    """
+
+    wake_id: str
+    generation: int
+    acks: list[CommitAck] = field(default_factory=list)
+    done: bool = False
+    token: str | None = None
+
+
+# Maps the id of a subscription to the acks of its wake.
+CommitWakes = dict[str, CommitWake]
+
+
+class NextWake(Struct, frozen=True):
+    """What became of a wake that a commit has acked.
+
+    `next_wake` is True if the wake has ended, and there is more to process.
+    """
+
+    next_wake: bool
+
+
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
     """A move of a group's position to the offset `to`, with optional conditions and metadata.
 
@@ -164,7 +197,7 @@ class BeginRequest(StrictRequest, frozen=True):
 
 
 class TxnRequest(StrictRequest, frozen=True, kw_only=True):
-    """The body of a request to commit, abort or fence a transaction.
+    """The body of a request to abort or fence a transaction.
 
     It is also the base class for the bodies of the other requests that change a transaction.
     """
@@ -173,6 +206,12 @@ class TxnRequest(StrictRequest, frozen=True, kw_only=True):
     producer_epoch: int | None = None
     transaction_epoch: int
     operator: bool = False
+
+
+class TxnCommitRequest(TxnRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/transactions/{id}/commit`."""
+
+    subscriptions: CommitWakes = field(default_factory=dict)
 
 
 class AddStreamsRequest(TxnRequest, frozen=True, kw_only=True):
@@ -261,13 +300,15 @@ class AbortResponse(TransactionState, frozen=True):
 class TxnCommitResponse(TransactionState, frozen=True):
     """The response to the commit of a transaction.
 
-    `streams`, `offsets` and `deleted` are null if the result is no longer retained.
+    `streams`, `offsets` and `deleted` are null if the result is no longer retained. `subscriptions`
+    has an entry for each wake that the commit acks; it is absent in the response to a repeat.
     """
 
     duplicate: bool
     streams: StreamResults | None
     offsets: GroupOffsets | None
     deleted: list[str] | None
+    subscriptions: dict[str, NextWake] | UnsetType = UNSET
 
 
 class PendingStream(Struct, frozen=True):
