@@ -50,6 +50,7 @@ class Alone:
             policy_rng=Random(f"policies {seed}"),
             topic_rng=Random(f"topics {seed}") if seed % 3 else None,
             group_rng=Random(f"groups {seed}") if seed % 2 else None,
+            wake_rng=Random(f"wakes {seed}") if seed % 5 > 1 else None,
         )
         self.has_jumps = rng.random() < 0.3
         self.now_ms = START_MS
@@ -73,6 +74,9 @@ class Alone:
         late = self.workload.groups.late(self.model, self.now_ms)
         if late is not None:
             self.ask(late)
+        wake = self.workload.subscriptions.late(self.model, self.now_ms)
+        if wake is not None:
+            self.ask(wake)
         self.ask(command)
 
     def ask(self, command: EngineCommand) -> None:

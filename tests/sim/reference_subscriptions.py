@@ -72,6 +72,11 @@ class Subscription:
     is_suspended: bool = False
     links: dict[int, Link] = field(default_factory=dict)  # by the number of the stream
 
+    @property
+    def attempts(self) -> int:
+        """Return how many deliveries of the wake have failed in a row."""
+        return 0 if self.wake is None else self.wake.attempts
+
 
 class Subscriptions:
     """All subscriptions, and the rules for them."""
@@ -137,6 +142,8 @@ class Subscriptions:
                 return self._execute_on_wake(subscription, c)
 
     def _create(self, c: sub_ask.CreateSubscription) -> Outcome:
+        if c.wake_stream in c.streams:
+            return out.InvalidRequest("streams")  # U3
         wanted = Configuration(
             c.type,
             c.pattern,
@@ -155,7 +162,8 @@ class Subscriptions:
         bounds = self._model.bounds
         if len(self.by_id) >= bounds.subscriptions:
             return out.LimitReached("subscriptions", bounds.subscriptions)  # U2
-        refusal = self._refuse_names(wanted.streams) or self._refuse_wake_stream(c.wake_stream)
+        # CHOICE: the rules are checked in the order of their numbers.
+        refusal = self._refuse_wake_stream(c.wake_stream) or self._refuse_names(wanted.streams)
         if refusal is not None:
             return refusal
         made = Subscription(wanted, self._model.now(c), set(wanted.streams))
@@ -339,7 +347,7 @@ class Subscriptions:
             return refusal
         if c.by_snapshot:
             ack = self._with_snapshot(subscription, ack)
-        if ack.acks or ack.done:
+        if self._moves(subscription, ack) or ack.done or subscription.attempts:
             self._model.write(c)
         return sub_out.WakeAcked(self.apply_ack(subscription, ack))
 
@@ -354,13 +362,24 @@ class Subscriptions:
         ]
         return WakeAck(ack.id, ack.wake_id, ack.generation, tuple(left), ack.done)
 
+    def _moves(self, subscription: Subscription, ack: WakeAck) -> bool:
+        """Return whether one of the pairs changes something."""
+        links = [self.link_of(subscription, path) for path, _ in ack.acks]
+        offsets = [offset for _, offset in ack.acks]
+        return any(
+            linked is not None and linked[1].acked != offset
+            for linked, offset in zip(links, offsets, strict=True)
+        )
+
     def apply_ack(self, subscription: Subscription, ack: WakeAck) -> bool:
         """Apply an ack that is not refused; return whether the next wake is due."""
         for path, offset in ack.acks:
             number = self._model.streams[path].number
             subscription.links[number] = subscription.links[number]._replace(acked=offset)
         if ack.done:
-            subscription.wake = None
+            self._end_wake(subscription)
+        else:
+            self._heard(subscription)
         return ack.done and bool(self.pending(subscription))
 
     def _release(self, subscription: Subscription, c: sub_ask.ReleaseWake) -> Outcome:
@@ -373,7 +392,7 @@ class Subscriptions:
         if refusal is not None:
             return refusal
         self._model.write(c)
-        subscription.wake = None
+        self._end_wake(subscription)
         return sub_out.WakeChanged()
 
     def _expire(self, subscription: Subscription, c: sub_ask.ExpireWake) -> Outcome:
@@ -384,7 +403,7 @@ class Subscriptions:
         if c.elapsed_ms < subscription.configuration.lease_ms:
             return out.StillAlive()
         self._model.write(c)
-        subscription.wake = None
+        self._end_wake(subscription)
         return sub_out.WakeChanged()
 
     def _note_delivery(self, subscription: Subscription, c: sub_ask.NoteDelivery) -> Outcome:
@@ -397,7 +416,7 @@ class Subscriptions:
         if c.error is None:
             if wake.attempts:
                 self._model.write(c)
-                subscription.wake = wake._replace(attempts=0, error="")
+                self._heard(subscription)
             return sub_out.WakeChanged()
         self._model.write(c)
         attempts = wake.attempts + 1
@@ -412,21 +431,30 @@ class Subscriptions:
     ) -> None:
         if subscription.is_suspended:
             self._model.write(c)
-            subscription.is_suspended = False
-            if subscription.wake is not None:
-                subscription.wake = subscription.wake._replace(attempts=0, error="")
+            self._heard(subscription)
+
+    def _heard(self, subscription: Subscription) -> None:
+        """The receiver has responded, or the operator says that it will; W10."""
+        if subscription.wake is not None:
+            subscription.wake = subscription.wake._replace(attempts=0, error="")
+        subscription.is_suspended = False
+
+    def _end_wake(self, subscription: Subscription) -> None:
+        subscription.wake, subscription.is_suspended = None, False
 
     # ---- commits: W12 ----------------------------------------------------------------------------
 
     def refuse_commit(self, wakes: tuple[WakeAck, ...]) -> Refusal | None:
         """Return the refusal of the acks in a commit."""
-        names = [ack.id for ack in wakes]
-        if len(set(names)) < len(names):
-            return out.InvalidRequest("subscriptions")
+        # CHOICE: one after the other; the second of two acks of one subscription is refused.
+        names: set[str] = set()
         for ack in wakes:
+            if ack.id in names:
+                return out.InvalidRequest("subscriptions")
+            names.add(ack.id)
             subscription = self.by_id.get(ack.id)
             if subscription is None:
-                return sub_out.UnknownSubscription()
+                return sub_out.UnknownSubscription(ack.id)
             refusal = self._fence(subscription, ack) or self._refuse_acks(subscription, ack)
             if refusal is not None:
                 return refusal

@@ -37,6 +37,7 @@ from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
 from tests.sim.workload_access import Names
 from tests.sim.workload_groups import GroupWorkload
+from tests.sim.workload_subscriptions import SubscriptionWorkload
 from tests.sim.workload_topics import TOPICS, Tools, TopicWorkload
 from tests.sim.workload_txn import TxnWorkload
 
@@ -55,7 +56,7 @@ class Workload:
     """A seeded generator of commands; `txn_share` of them, drawn by `txn_rng`, use transactions.
 
     With `policy_rng`, some of them set and delete policies. With `group_rng`, members share groups.
-    With `topic_rng`, some of the commands are on topics.
+    With `topic_rng`, some of the commands are on topics, with `wake_rng`, on subscriptions.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Workload:
         policy_rng: Random | None = None,
         group_rng: Random | None = None,
         topic_rng: Random | None = None,
+        wake_rng: Random | None = None,
     ) -> None:
         self._rng = rng
         self._payload_bytes_max = payload_bytes_max
@@ -83,7 +85,10 @@ class Workload:
             self._policy_share = POLICY_SHARE
         self._txns = TxnWorkload(self._txn_rng, self._paths, self._batch)
         self.groups = GroupWorkload(group_rng or Random(0), self._paths, is_off=group_rng is None)
-        self._txns.sign = self.groups.signed
+        self.subscriptions = SubscriptionWorkload(
+            wake_rng or Random(0), self._paths, self._batch, is_off=wake_rng is None
+        )
+        self._txns.sign = self._signed
         self._topic_rng = topic_rng or Random(0)
         self._topic_share = 0.0 if topic_rng is None else topic_rng.choice([0.05, 0.1, 0.25])
         tools = Tools(self._tag, self._append, self._claim, self._keys, self._ids, self._paths)
@@ -97,6 +102,9 @@ class Workload:
         shared = self.groups.draw(model, now_ms)
         if shared is not None:
             return shared
+        on_subscription = self.subscriptions.draw(model, now_ms)
+        if on_subscription is not None:
+            return on_subscription
         if self._topic_share and self._topic_rng.random() < self._topic_share:
             return self._topics.draw(model, now_ms)
         if self._txn_share and self._txn_rng.random() < self._txn_share:
@@ -116,6 +124,10 @@ class Workload:
         command = self._fresh(model, now_ms)
         self._recent.append(command)
         return command
+
+    def _signed(self, model: Model, command: EngineCommand) -> EngineCommand:
+        """Return a command with the members that move positions, and with acks of wakes."""
+        return self.subscriptions.acked(model, self.groups.signed(model, command))
 
     def _policy(self, model: Model, now_ms: int) -> EngineCommand:
         """Return a command that sets or deletes a policy, or that removes an own setting."""

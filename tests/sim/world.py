@@ -505,8 +505,14 @@ class World(AccessObserver):
             self.let_pass(self.lives_rng.choice([*[quarter_ms] * 6, MINUTE_MS, 10 * MINUTE_MS]))
         if self.swarm.jumps and self.rng.random() < 0.05:
             self.now_ms += self.rng.choice([-TEN_YEARS_MS, -HOUR_MS, -1, HOUR_MS, TEN_YEARS_MS])
-        self.broker.sweep(self.now_ms, 10)
+        self._sweep(10)
         self.broker.count_hour(self.now_ms)
+
+    def _sweep(self, count_max: int) -> None:
+        self.broker.endings.sweep(self.now_ms, count_max)
+        for _ in self.broker.sweep_groups(self.now_ms, count_max):
+            pass
+        self.broker.wakes.offer_due()
 
     def let_pass(self, ms: int) -> None:
         """Let time pass: the wall clock and the monotonic clock go on."""
@@ -573,7 +579,7 @@ class World(AccessObserver):
         for _ in range(10_000):
             self.let_pass(1)  # what has to wait for room is tried again a millisecond later
             self.find_room()
-            self.broker.sweep(self.now_ms, SWEEP_ALL)
+            self._sweep(SWEEP_ALL)
             self.broker.count_hour(self.now_ms)
             was_idle = self.group is None
             self.write()

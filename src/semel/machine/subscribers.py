@@ -119,14 +119,22 @@ def _add_link(
     if stream.links is None:
         stream.links, stream.watchers = set(), set()
     assert stream.watchers is not None
+    number = stream.row.number
     stream.links.add(name)
     if is_pending(link, stream.tail):
         stream.watchers.discard(name)
-        subscription.pending.add(stream.row.number)
+        subscription.pending.add(number)
         note_due(state, name, subscription)
     else:
         stream.watchers.add(name)
-        subscription.pending.discard(stream.row.number)
+        _note_settled(state, name, subscription, number)
+
+
+def _note_settled(state: "State", name: str, subscription: Subscription, number: int) -> None:
+    """Record that a stream is not pending. If none is, the subscription needs no wake."""
+    subscription.pending.discard(number)
+    if not subscription.pending:
+        state.subscriptions.due.discard(name)
 
 
 def drop_link(state: "State", name: str, stream: "Stream") -> None:
@@ -134,7 +142,7 @@ def drop_link(state: "State", name: str, stream: "Stream") -> None:
     number = stream.row.number
     subscription = state.subscriptions.by_id[name]
     del subscription.links[number]
-    subscription.pending.discard(number)
+    _note_settled(state, name, subscription, number)
     state.dirty.links[number, name] = None
     assert stream.links is not None
     assert stream.watchers is not None
