@@ -216,8 +216,7 @@ class Broker:
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
-        version = FORMAT_EVENTS.get(type(event))
-        if version is not None and not self.memberships.allow_format(version):
+        if type(event) in FORMAT_EVENTS and not self.memberships.allows_first(type(event)):
             self._release(reply, DiskFull())
             return True
         # EO-3. The frame is added and the state is changed in one step. The reply waits.

@@ -199,6 +199,10 @@ class Memberships:
         """Return the number of members of all groups."""
         return len(self._sessions)
 
+    def allows_first(self, kind: type) -> bool:
+        """Make the directory ready for a kind of FORMAT_EVENTS. Return False if it is too full."""
+        return self.allow_format(FORMAT_EVENTS[kind])
+
     def hear(self, group: str, member: str, suspects: tuple[str, ...] | None = None) -> None:
         """Record that a member was heard. This does not revive a member that has expired.
 

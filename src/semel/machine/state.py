@@ -1,7 +1,4 @@
-"""The state of the engine: tables that `apply` builds from the journal.
-
-The state also records the rows that changed since the last checkpoint.
-"""
+"""The state of the engine: its tables, and the rows that `apply` has changed since a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from operator import setitem

@@ -9,9 +9,10 @@ the file is right. Only frames that version 1 did not have may be added, at the 
 
 `tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin`,
 `frame_v1_positions.bin`, `frame_v1_policies.bin`, `frame_v1_lives.bin`, `frame_v1_metadata.bin`,
-`frame_v1_access.bin` and `frame_v1_topics.bin` do the same for later additions: sections with
-extras, claims, transactions, positions named by transactions, policies, ends of producers, metadata
-of positions, tokens and owners, and topics and members of groups.
+`frame_v1_access.bin`, `frame_v1_topics.bin` and `frame_v1_subscriptions.bin` do the same for later
+additions: sections with extras, claims, transactions, positions named by transactions, policies,
+ends of producers, metadata of positions, tokens and owners, topics and members of groups, and
+subscriptions.
 """
 
 import struct
@@ -38,7 +39,7 @@ from semel.journal.frame import (
     WatermarkMoved,
     peek_length,
 )
-from semel.machine import access_events, events, shared_events
+from semel.machine import access_events, events, shared_events, subscription_events
 from semel.machine.events import ProducerStamp, Section
 from semel.machine.rows import (
     ForkRow,
@@ -50,6 +51,7 @@ from semel.machine.rows import (
     StreamRow,
     TokenRow,
 )
+from semel.machine.subscription_events import SubscriptionRow
 from semel.machine.txn.draft import pack_extent
 from semel.model.checksum import crc32c
 from semel.model.commands import ProducerOwner, SinkOwner, SnapshotRange
@@ -69,6 +71,7 @@ GOLDEN_LIVES = DATA / "frame_v1_lives.bin"
 GOLDEN_METADATA = DATA / "frame_v1_metadata.bin"
 GOLDEN_ACCESS = DATA / "frame_v1_access.bin"
 GOLDEN_TOPICS = DATA / "frame_v1_topics.bin"
+GOLDEN_SUBSCRIPTIONS = DATA / "frame_v1_subscriptions.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -344,6 +347,65 @@ TOPICS_CASES = (
     ),
 )
 
+HOOK = SubscriptionRow(
+    "webhook",
+    "orders/**",
+    ("a", "é"),
+    "https://example.com/in?a=1",
+    None,
+    30_000,
+    "é",
+    1_700_000_000_000,
+    ("a", "b", "é"),
+)
+PULL = SubscriptionRow("pull-wake", None, ("a",), None, "wakes", 1_000, None, NUMBER_MAX)
+WAKE_MESSAGE = b'{"type":"wake","subscription_id":"s","stream":"a","generation":1,"ts":2}'
+SUBSCRIPTIONS_CASES = (
+    Case(subscription_events.Subscribed("é", HOOK, ((1, 0, 3), (NUMBER_MAX, NUMBER_MAX, 2)))),
+    Case(subscription_events.Subscribed("s", PULL)),
+    Case(subscription_events.Unsubscribed("é")),
+    Case(subscription_events.Linked("s", ("a", "é"), ((1, 0), (2, -1)))),
+    Case(subscription_events.Linked("s", ("none",))),
+    Case(subscription_events.Unlinked("s", "a", NUMBER_MAX)),
+    Case(subscription_events.Unlinked("s", "é")),
+    Case(subscription_events.WakeIssued("é", "w_1", NUMBER_MAX, ((1, 5), (2, NUMBER_MAX)))),
+    Case(
+        subscription_events.WakeIssued("s", "w_2", 1, ((1, 1),)),
+        (Section(3, 7, 1, WAKE_MESSAGE),),
+    ),
+    Case(subscription_events.Claimed("s", "é")),
+    Case(subscription_events.Acked("s", ((1, 5), (2, NUMBER_MAX)), False)),
+    Case(subscription_events.Acked("s", (), True)),
+    Case(subscription_events.WakeEnded("s", False)),
+    Case(subscription_events.WakeEnded("s", True)),
+    Case(subscription_events.DeliveryNoted("é", 3, "503", False, False, 3_600_000)),
+    Case(subscription_events.DeliveryNoted("é", NUMBER_MAX, "no answer: é", True)),
+    Case(subscription_events.DeliveryNoted("é", 0, is_resumed=True)),
+    Case(subscription_events.DeliveryNoted("é", 0)),
+    Case(
+        events.DecidedWithAcks(
+            (events.Ended(4, True, "", ((2, 9),)),),
+            wakes=(subscription_events.Acked("s", ((1, 5),), True),),
+        )
+    ),
+    Case(
+        events.DecidedWithAcks(
+            (),
+            b"",
+            (("g", 1, 5),),
+            events.CommitStamp("p", 1, 0, 7),
+            None,
+            False,
+            (METADATA,),
+            (
+                subscription_events.Acked("s", ((1, 5),), False),
+                subscription_events.Acked("é", (), True),
+            ),
+        ),
+        (Section(1, 5, 1, b"x"),),
+    ),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -358,6 +420,7 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_METADATA, METADATA_CASES),
         (GOLDEN_ACCESS, ACCESS_CASES),
         (GOLDEN_TOPICS, TOPICS_CASES),
+        (GOLDEN_SUBSCRIPTIONS, SUBSCRIPTIONS_CASES),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "cases",
 )
@@ -412,6 +475,7 @@ def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
             METADATA_CASES,
             ACCESS_CASES,
             TOPICS_CASES,
+            SUBSCRIPTIONS_CASES,
         )
         for case in cases
     } == set(KINDS)
