@@ -22,6 +22,7 @@ MODULES = (
     "group",
     "processing",
     "stream",
+    "subscriptions",
     "topic",
     "transaction",
 )
@@ -37,6 +38,7 @@ CLASSES = (
     "AsyncFieldValue",
     "AsyncGroup",
     "AsyncHeartbeats",
+    "AsyncLease",
     "AsyncMessageCommitter",
     "AsyncProducer",
     "AsyncRead",
@@ -44,12 +46,16 @@ CLASSES = (
     "AsyncSinkTask",
     "AsyncStop",
     "AsyncStream",
+    "AsyncSubscriptions",
     "AsyncTail",
     "AsyncTopic",
     "AsyncTopicRead",
     "AsyncTopicTail",
     "AsyncTransaction",
+    "AsyncWake",
+    "AsyncWakeProcessor",
     "AsyncWakeup",
+    "AsyncWorker",
 )
 # unasync itself renames AsyncDriver, AsyncLock and AsyncTransform to SyncDriver and so on.
 NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
@@ -61,6 +67,7 @@ NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "async_driver": "sync_driver",
     "async_producer": "sync_producer",
     "async_transform": "sync_transform",
+    "async_wake_outputs": "sync_wake_outputs",
     "async_workers": "sync_workers",
 }
 # Without `async`, comprehensions and loops remain that ruff replaces: UP028 and C416.

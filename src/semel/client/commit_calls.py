@@ -25,6 +25,7 @@ from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
+from semel.client.subscription_values import WakeAck, commit_wakes
 from semel.client.topic_values import Keyed
 from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
@@ -113,6 +114,8 @@ class Parts(Struct, frozen=True):
     - `metadata`: what is stored with the positions, for each group and stream.
     - `member`, `epochs`: the member that moves positions of its group, and its epochs of the
       streams, by path.
+    - `wakes`: what the commit says of wakes of subscriptions. If one of them has ended, the commit
+      is refused.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -122,6 +125,7 @@ class Parts(Struct, frozen=True):
     metadata: Mapping[str, Mapping[str, Metadata]] = {}
     member: str | None = None
     epochs: Mapping[str, int] = {}
+    wakes: Sequence[WakeAck] = ()
 
 
 def commit_parts(
@@ -278,6 +282,7 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
         transactions=[ListedTransaction(*parse_token(token)) for token in parts.transactions],
         member=parts.member,
         epochs=dict(parts.epochs),
+        subscriptions=commit_wakes(parts.wakes),
     )
 
 

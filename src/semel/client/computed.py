@@ -111,7 +111,8 @@ class ComputedFields:
         headers: list[tuple[str, str]] = []
         for part, value in zip(self._parts, values, strict=True):
             if part.kind == "header":
-                headers.append((part.name, value))
+                if request.bearer is None or part.name.lower() != AUTHORIZATION:
+                    headers.append((part.name, value))
             else:
                 params[part.name] = value
         target = request.target

@@ -41,6 +41,8 @@ class Request(Struct, frozen=True):
 
     If `body` is None, the Content-Length header is omitted. If `body` is empty, Content-Length is
     0. If `is_streamed` is True, the body of the response is read in parts.
+
+    A request with a `bearer` token has this one instead of the client's own token.
     """
 
     method: str
@@ -48,6 +50,7 @@ class Request(Struct, frozen=True):
     headers: Fields = ()
     body: bytes | None = None
     is_streamed: bool = False
+    bearer: str | None = None
 
     def __repr__(self) -> str:
         """Return the request line. The headers can contain a token."""
@@ -70,10 +73,20 @@ def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> by
 def render(request: Request, fixed: bytes) -> bytes:
     """Encode a request as bytes. `fixed` is the result of `fixed_lines`."""
     lines = [_line(name, value) for name, value in request.headers]
+    if request.bearer is not None:
+        fixed = _without_token(fixed)
+        lines.append(_line("Authorization", f"Bearer {request.bearer}"))
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
     start = f"{request.method} {request.target} HTTP/1.1\r\n".encode("ascii")
     return b"".join((start, fixed, "".join(lines).encode("latin-1"), b"\r\n", request.body or b""))
+
+
+def _without_token(fixed: bytes) -> bytes:
+    """Return header lines without those that have the client's own token."""
+    lines = fixed.splitlines(keepends=True)
+    name = AUTHORIZATION.encode() + b":"
+    return b"".join(line for line in lines if not line.lower().startswith(name))
 
 
 def own_headers(

@@ -18,6 +18,7 @@ from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_b
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
 from semel.client.server_calls import decoded, get, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
+from semel.client.subscription_values import WakeAck, commit_wakes
 from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
     KIND_INLINE,
@@ -42,6 +43,7 @@ from semel.wire.schema.transactions import (
     BeginRequest,
     BeginResponse,
     PrepareResponse,
+    TxnCommitRequest,
     TxnRequest,
 )
 
@@ -117,6 +119,7 @@ class TransactionCalls:
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
         self._cursors: dict[tuple[str, str], GroupCursor] = {}  # of messages that it commits
+        self._wakes: list[WakeAck] = []  # what the commit says of wakes
 
     @property
     def token(self) -> str:
@@ -253,6 +256,12 @@ class TransactionCalls:
         self._refused -= names
         self._moving.accepted(group, planned)
 
+    def add_wake(self, ack: WakeAck) -> None:
+        """Let the commit ack a wake. Raises ValueError if it has one of the same subscription."""
+        self._require_open()
+        commit_wakes([*self._wakes, ack])
+        self._wakes.append(ack)
+
     def prepare(self) -> Flow[str]:
         """Prepare the transaction and return its token. A prepared transaction has no deadline."""
         if self.state != PREPARED:
@@ -274,7 +283,8 @@ class TransactionCalls:
         self._require_sure()
         before, self.state = self.state, ENDING
         try:
-            exchange = yield from self._call("commit", TxnRequest)
+            wakes = commit_wakes(self._wakes)
+            exchange = yield from self._call("commit", TxnCommitRequest, subscriptions=wakes)
         except errors.Indeterminate as error:
             error.advice = _FIND_OUT.format(token=self.token)
             raise

@@ -16,6 +16,7 @@ from semel.client.aio.consumer import AsyncConsumer
 from semel.client.aio.group import AsyncDeadLetters, AsyncGroup
 from semel.client.aio.processing import Task, process_alone, process_together
 from semel.client.aio.stream import AsyncStream
+from semel.client.aio.subscriptions import AsyncSubscriptions
 from semel.client.aio.topic import AsyncTopic
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.appenders import AsyncAppender
@@ -184,6 +185,11 @@ class AsyncClient(AsyncCatalog):
     def access(self) -> AsyncAccess:
         """The calls about tokens and owners."""
         return AsyncAccess(self)
+
+    @property
+    def subscriptions(self) -> AsyncSubscriptions:
+        """The calls about subscriptions and their wakes."""
+        return AsyncSubscriptions(self)
 
     async def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until appends and the messages of producers are stored, then close the client.

@@ -10,6 +10,7 @@ from semel.client.flows import Flow, T
 from semel.client.member_calls import list_groups
 from semel.client.positions import KnownPositions
 from semel.client.stream_calls import ServerConfig
+from semel.client.subscription_values import WakeAck
 from semel.client.sync_driver import Stop, SyncDriver
 from semel.client.token_calls import (
     NewToken,
@@ -182,6 +183,7 @@ class Catalog:
         if_: Mapping[str, Offset] | None = None,
         transactions: Sequence[str] = (),
         metadata: Mapping[str, Mapping[str, Metadata]] | None = None,
+        wakes: Iterable[WakeAck] = (),
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
         """Append to streams and set the positions of groups, in one commit: all or nothing.
@@ -198,12 +200,19 @@ class Catalog:
 
         `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
         `transactions` lists tokens of this producer's staged transactions, to commit them as well.
+        `wakes` lists wakes of subscriptions that it acks, as in `[wake.acked()]`. Raises WakeFenced
+        if one of them has ended.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,
             commit_calls.CommitId(producer_id, epoch, seq),
             commit_calls.Parts(
-                appends or {}, offsets or {}, if_ or {}, transactions, metadata or {}
+                appends or {},
+                offsets or {},
+                if_ or {},
+                transactions,
+                metadata or {},
+                wakes=list(wakes),
             ),
             self.positions,
         )

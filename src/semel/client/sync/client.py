@@ -39,6 +39,7 @@ from semel.client.sync.consumer import Consumer
 from semel.client.sync.group import DeadLetters, Group
 from semel.client.sync.processing import Task, process_alone, process_together
 from semel.client.sync.stream import Stream
+from semel.client.sync.subscriptions import Subscriptions
 from semel.client.sync.topic import Topic
 from semel.client.sync.transaction import Sink, Transaction
 from semel.client.sync_driver import SyncDriver, SyncLock
@@ -185,6 +186,11 @@ class Client(Catalog):
     def access(self) -> Access:
         """The calls about tokens and owners."""
         return Access(self)
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The calls about subscriptions and their wakes."""
+        return Subscriptions(self)
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until appends and the messages of producers are stored, then close the client.

@@ -12,6 +12,7 @@ from semel.client.addresses import path_of
 from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow, T
+from semel.client.subscription_values import WakeAck
 from semel.client.sync.stream import Stream
 from semel.client.sync.topic import Topic
 from semel.client.sync_driver import SyncLock
@@ -212,6 +213,14 @@ class Transaction:
         began. Raises IllegalGeneration, here or in the commit, if the consumer has lost the stream.
         """
         self._run(self.calls.add_message(message, metadata), timeout)
+
+    def commit_wake(self, ack: WakeAck) -> None:
+        """Let the commit ack the wake of a subscription, as in `txn.commit_wake(wake.acked())`.
+
+        Nothing is sent before the commit. If the wake has ended by then, the commit raises
+        WakeFenced, and nothing is committed.
+        """
+        self.calls.add_wake(ack)
 
     def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
         """Prepare the transaction and return its token. Any client can end it with this token.
