@@ -4,8 +4,8 @@ The file is created on first use, for its owner only, and is replaced as a whole
 is complete, or it does not exist. It has the private key of the signatures, the public keys of
 earlier ones, and the secret with which tokens are made.
 
-`cryptography` is imported when something is signed, or the public key is needed. The tokens of wakes
-need none, so that pull-wake subscriptions work without it.
+`cryptography` is imported when something is signed, or when the public key is needed. Tokens of
+wakes do not need it, so that pull-wake subscriptions work without it.
 """
 
 import contextlib
@@ -187,6 +187,14 @@ class WebhookKeys:
         except (OSError, DiskFailed) as error:
             raise _failed(path, "cannot be created", error) from error
         return cls.load(path)
+
+    @classmethod
+    def find(cls, path: str) -> "WebhookKeys | None":
+        """Return the keys in a file, or None if it does not exist. Raises BadWebhookKeys."""
+        try:
+            return _read(path)
+        except FileNotFoundError:
+            return None
 
     @classmethod
     def load(cls, path: str) -> "WebhookKeys":

@@ -8,7 +8,6 @@ import re
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from semel.model.limits import (
@@ -222,21 +221,6 @@ class _Chunks:
 
 
 # ---- what responses say --------------------------------------------------------------------------
-
-
-class _Done(Struct):
-    done: bool = False
-
-
-def says_done(body: bytes) -> bool:
-    """Return whether a body is a JSON object with `"done": true`.
-
-    Other bodies, also those that are not JSON, say that the receiver has only accepted the wake.
-    """
-    try:
-        return msgspec.json.decode(body.decode(), type=_Done).done
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False
 
 
 def retry_after_ms(value: str | None, now_s: int) -> int:

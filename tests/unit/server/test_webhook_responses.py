@@ -16,7 +16,6 @@ from semel.server.webhook_responses import (
     ResponseParser,
     WebhookResponse,
     retry_after_ms,
-    says_done,
 )
 
 NOW_S = 1_800_000_000
@@ -210,41 +209,6 @@ def test_a_long_line_of_spaces_costs_linear_time() -> None:
 
 
 # ---- what they say -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b'{"done":true}', b' {"done" : true, "more": [1]} \r\n', b'{"a":{"done":false},"done":true}'],
-)
-def test_a_body_says_that_the_work_is_done(body: bytes) -> None:
-    assert says_done(body)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"ok",
-        b"{}",
-        b"true",
-        b"null",
-        b'{"done":false}',
-        b'{"done":1}',
-        b'{"done":"true"}',
-        b'{"done":null}',
-        b'{"Done":true}',
-        b'[{"done":true}]',
-        b'{"done":true',
-        b'{"done":true}}',
-        b"{'done':true}",
-        b'{"done":true,}',
-        b'{"x":"\xff","done":true}',
-        b"[" * 60_000,
-        b"<html>",
-    ],
-)
-def test_every_other_body_only_accepts_the_wake(body: bytes) -> None:
-    assert not says_done(body)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""Which deliveries are made next, so that slow and dead targets do not delay the others.
+
+Each subscription is in one of three classes, by its last delivery: *fast*, if it succeeded within a
+second; *new*, if there was none; and *slow*, if it failed or took longer. Each class has its own
+share of all deliveries at the same time, so a delivery never waits for one of a worse class.
+"""
+
+from collections import Counter, deque
+from typing import Final
+
+from semel.model.limits import DELIVERIES_MAX, DELIVERIES_PER_HOST_MAX, SUBSCRIPTIONS_MAX
+
+FAST: Final = "fast"
+NEW: Final = "new"
+SLOW: Final = "slow"
+CLASSES: Final = (FAST, NEW, SLOW)
+FAST_SECONDS_MAX: Final = 1.0
+
+# Of 10 deliveries. The slow class has more, because each of its deliveries can take 10 seconds.
+_SHARES: Final = {FAST: 3, NEW: 3, SLOW: 4}
+
+
+class DeliverySlots:
+    """The deliveries that wait and those that are being made: one for each subscription.
+
+    `total` is how many are made at the same time, and `per_host` how many of them to one host.
+    """
+
+    def __init__(
+        self, total: int = DELIVERIES_MAX, per_host: int = DELIVERIES_PER_HOST_MAX
+    ) -> None:
+        self._sizes = {name: max(1, total * share // 10) for name, share in _SHARES.items()}
+        self._per_host = per_host
+        self._hosts: dict[str, str] = {}  # of all that wait or are being made
+        self._classes: dict[str, str] = {}  # of deliveries that are being made
+        self._again: dict[str, str] = {}  # of those, the ones that are due again, with their hosts
+        self._waiting: dict[str, deque[str]] = {name: deque() for name in CLASSES}
+        self._parked: dict[str, deque[str]] = {}  # what waits for a host
+        self._counts: Counter[str] = Counter()  # being made, by class
+        self._host_counts: Counter[str] = Counter()
+        self._is_fast: dict[str, bool] = {}  # whether the last delivery was
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries are being made."""
+        return len(self._classes)
+
+    def class_of(self, name: str) -> str:
+        """Return the class of a subscription."""
+        is_fast = self._is_fast.get(name)
+        return NEW if is_fast is None else FAST if is_fast else SLOW
+
+    def offer(self, name: str, host: str) -> None:
+        """Let a delivery be made, or once more, if one is being made. It can wait already."""
+        if name in self._classes:
+            self._again[name] = host
+        elif name not in self._hosts:
+            self._hosts[name] = host
+            self._waiting[self.class_of(name)].append(name)
+
+    def take(self) -> str | None:
+        """Return a subscription whose delivery is to be made now, or None. See `release`."""
+        for each in CLASSES:
+            waiting = self._waiting[each]
+            while waiting and self._counts[each] < self._sizes[each]:
+                name = waiting.popleft()
+                host = self._hosts[name]
+                if self._host_counts[host] < self._per_host:
+                    self._classes[name] = each
+                    self._counts[each] += 1
+                    self._host_counts[host] += 1
+                    return name
+                self._parked.setdefault(host, deque()).append(name)
+        return None
+
+    def release(self, name: str, *, is_fast: bool | None = None) -> None:
+        """Record that a delivery has ended. `is_fast` is None if no request was sent."""
+        self._counts[self._classes.pop(name)] -= 1
+        host = self._hosts.pop(name)
+        self._host_counts[host] -= 1
+        if not self._host_counts[host]:
+            del self._host_counts[host]
+        if is_fast is not None:
+            self._is_fast.pop(name, None)  # so that the oldest is first
+            self._is_fast[name] = is_fast
+            if len(self._is_fast) > 2 * SUBSCRIPTIONS_MAX:
+                del self._is_fast[next(iter(self._is_fast))]
+        self._unpark(host)
+        if name in self._again:
+            self.offer(name, self._again.pop(name))
+
+    def _unpark(self, host: str) -> None:
+        """Let a delivery that waits for a host be made before others of its class."""
+        parked = self._parked.get(host)
+        if parked:
+            name = parked.popleft()
+            self._waiting[self.class_of(name)].appendleft(name)
+            if not parked:
+                del self._parked[host]
