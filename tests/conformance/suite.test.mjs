@@ -1,3 +1,3 @@
 import { runConformanceTests } from "@durable-streams/server-conformance-tests"
 
-runConformanceTests({ baseUrl: process.env.SEMEL_URL, subscriptions: false })
+runConformanceTests({ baseUrl: process.env.SEMEL_URL, subscriptions: true })

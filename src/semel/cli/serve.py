@@ -21,7 +21,16 @@ from semel.broker.settings import Settings
 from semel.cli.options import Number, Seconds
 from semel.cli.output import EXIT_DISK, CommandRefused, ProgressLine, printable
 from semel.cli.serve_access import describe_access, open_access
-from semel.cli.serve_config import LoadedFiles, TlsOptions, config_option, load_files
+from semel.cli.serve_config import (
+    LoadedFiles,
+    TlsOptions,
+    config_option,
+    each_value,
+    load_files,
+    optional_value,
+    setting,
+)
+from semel.cli.serve_webhooks import checked_network, key_file, parse_public_url, target_policy
 from semel.journal.disk import NO_FILES, OTHERS_MODE
 from semel.model.limits import (
     BODY_BYTES_MAX,
@@ -31,6 +40,8 @@ from semel.model.limits import (
     SEGMENT_BYTES_DEFAULT,
     SEGMENT_BYTES_MIN,
     TOMBSTONE_HOURS,
+    WEBHOOK_ATTEMPTS_DEFAULT,
+    WEBHOOK_ATTEMPTS_MAX,
 )
 from semel.model.policies import ROOT, SetPolicy
 from semel.server.access import Access, AccessSettings
@@ -38,17 +49,20 @@ from semel.server.app import App
 from semel.server.browsers import BrowserRules
 from semel.server.host_names import ANY, parse_host, parse_origin
 from semel.server.identities import OutsideIdentities
-from semel.server.limits_http import HttpLimits, raise_file_limit
+from semel.server.limits_http import HttpLimits, deliveries_allowed, raise_file_limit
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
+from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhooks import Webhooks, WebhookSettings
+from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhook_targets import TargetPolicy
+from semel.server.webhooks import Webhooks, WebhookSettings, is_loopback_origin
 
 # The event loop, the listener and the data directory need more than this many files.
 _FILES_NEEDED: Final = 12
 
 _log: Final = logging.getLogger("semel.server")
 _access_log: Final = logging.getLogger("semel.access")
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
@@ -79,183 +93,207 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     insecure: bool
     strict_rights: bool
     unowned: str
+    webhook_key: str | None
+    public_url: str | None
+    webhook_allow: tuple[str, ...]
+    webhook_ca: str | None
+    webhook_attempts: int
     config: str | None
 
     def load(self) -> LoadedFiles:
-        """Load the certificates and the rules of outside identities. Raises CommandRefused."""
+        """Load all files but the data. Raises CommandRefused."""
         tls = TlsOptions(
             cert=self.tls_cert,
             key=self.tls_key,
             client_ca=self.client_ca,
             needs_client_certificate=self.client_certificates == "required",
         )
-        return load_files(self.config, tls)
+        return load_files(self.config, tls, self.webhooks)
 
-
-def _setting(
-    name: str, *, help: str, metavar: str | None = None, **more: Any
-) -> Callable[[_F], _F]:
-    """Return an option that an environment variable or the configuration file can also set."""
-    return click.option(
-        f"--{name}",
-        envvar=f"SEMEL_{name.upper().replace('-', '_')}",
-        show_envvar=True,
-        show_default="default" in more,
-        help=help,
-        metavar=metavar,
-        **more,
-    )
-
-
-def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
-    """Return a callback that parses every value of an option that can be repeated."""
-
-    def parse_all(
-        _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        try:
-            return tuple(map(parse, values))
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return parse_all
+    @property
+    def webhooks(self) -> WebhookSettings:
+        """The settings of webhooks."""
+        return WebhookSettings(
+            key_file=key_file(self.data, self.webhook_key),
+            public_url=self.public_url,
+            policy=target_policy(
+                self.webhook_allow,
+                host=self.host,
+                public_url=self.public_url,
+                allowed_hosts=self.allowed_host,
+            ),
+            ca_file=self.webhook_ca,
+            attempts_max=self.webhook_attempts,
+        )
 
 
 @click.command("serve")
 @config_option
-@_setting("data", metavar="DIR", default="semel-data", help="Data directory.")
-@_setting("host", default="127.0.0.1", help="Address to listen on.")
-@_setting("port", type=Number(0, 65_535), default=4437, help="Port; 0 selects a free port.")
-@_setting(
+@setting("data", metavar="DIR", default="semel-data", help="Data directory.")
+@setting("host", default="127.0.0.1", help="Address to listen on.")
+@setting("port", type=Number(0, 65_535), default=4437, help="Port; 0 selects a free port.")
+@setting(
     "long-poll-timeout",
     type=Seconds(3600.0),
     default=30.0,
     help="Maximum time that a long-poll request waits for new messages.",
 )
-@_setting(
+@setting(
     "segment-bytes", type=Number(), default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file."
 )
-@_setting(
+@setting(
     "reserve-bytes",
     type=Number(),
     default=RESERVE_BYTES_DEFAULT,
     help="Disk space that is set aside so that deletes and checkpoints work on a full disk.",
 )
-@_setting(
+@setting(
     "checkpoint-seconds",
     type=Seconds(86_400.0),
     default=CHECKPOINT_INTERVAL_MS / 1000,
     help="Time between checkpoints. After a crash, the journal since the last one is read again.",
 )
-@_setting(
+@setting(
     "checkpoint-bytes",
     type=Number(SEGMENT_BYTES_MIN),
     help="Make a checkpoint also after this many bytes of the journal."
     "  [default: the size of a journal file]",
 )
-@_setting(
+@setting(
     "body-bytes-max",
     type=Number(1, BODY_BYTES_MAX),
     default=BODY_BYTES_MAX,
     help="Maximum size of a request body.",
 )
-@_setting(
+@setting(
     "dedup",
     type=click.Choice(["on", "off"]),
     help="Set the policy of the whole server: whether streams without a setting of their own, and"
     " without a policy of a longer prefix, recognise duplicates (see `semel policies`)."
     "  [default: as before; at first on]",
 )
-@_setting(
+@setting(
     "strict-payloads",
     is_flag=True,
     help="Refuse an append that repeats a sequence with a different payload.",
 )
-@_setting(
+@setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
     help="Expire a producer that has not appended for this long, and refuse its later retries."
     "  [default: never]",
 )
-@_setting(
+@setting(
     "producer-tombstone-hours",
     type=Number(1, 87_600),
     default=TOMBSTONE_HOURS,
     help="How long the retries of a producer that has expired in this way are refused, in hours"
     " during which the server runs.",
 )
-@_setting(
+@setting(
     "gap-hold-ms",
     type=Number(0, GAP_HOLD_MS_MAX),
     default=0,
     help="Maximum time that an append waits for a missing earlier append before it is refused.",
 )
-@_setting(
+@setting(
     "unread-bytes-per-address",
     type=Number(1),
     default=HttpLimits().unread_bytes_per_address_max,
     help="Size of the responses that clients at one address have not read, above which their long"
     " reads wait. All clients of a proxy have the same address.",
 )
-@_setting(
+@setting(
     "cors-origin",
     metavar="ORIGIN",
     multiple=True,
-    callback=_each(parse_origin),
+    callback=each_value(parse_origin),
     help="Origin of web pages that can use the server, such as http://localhost:3000, or *. Can be"
     " repeated.  [default: none]",
 )
-@_setting(
+@setting(
     "allowed-host",
     metavar="NAME",
     multiple=True,
-    callback=_each(parse_host),
+    callback=each_value(parse_host),
     help="Name under which clients reach the server, besides localhost and the addresses on which"
     " it listens. Can be repeated.",
 )
-@_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-@_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
-@_setting(
+@setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
+@setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
+@setting(
     "client-ca",
     metavar="FILE",
     help="Verify the certificates of clients with these certificates of authorities (PEM).",
 )
-@_setting(
+@setting(
     "client-certificates",
     type=click.Choice(["optional", "required"]),
     default="optional",
     help="Whether a client without a certificate can connect, if --client-ca is set.",
 )
-@_setting(
+@setting(
     "access",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
     help="Whether requests need a token. auto: if the data directory has a token, or the"
     " configuration has rules for JWTs or certificates.",
 )
-@_setting(
+@setting(
     "insecure",
     is_flag=True,
     help="Allow that access is off although the directory has tokens, or other machines can"
     " connect.",
 )
-@_setting(
+@setting(
     "strict-rights",
     is_flag=True,
     help="Require IdempotentWrite and TransactionalWrite on the cluster for producers and"
     " transactions; otherwise everybody who may write to a stream has them.",
 )
-@_setting(
+@setting(
     "unowned",
     type=click.Choice(["allow", "deny"]),
     default="allow",
     help="Whether producers, transactions and sinks that have no owner can be used without admin.",
 )
+@setting(
+    "webhook-key",
+    metavar="FILE",
+    help="File with the keys of webhooks, which is created when it is needed first."
+    "  [default: webhook.key in the data directory]",
+)
+@setting(
+    "public-url",
+    metavar="URL",
+    callback=optional_value(parse_public_url),
+    help="URL at which receivers of webhooks reach the server, such as https://semel.example."
+    "  [default: where it listens, if that is on this machine only]",
+)
+@setting(
+    "webhook-allow",
+    metavar="NETWORK",
+    multiple=True,
+    callback=each_value(checked_network),
+    help="Network that receivers of webhooks may be in although it is not public, such as"
+    " 10.1.0.0/16, with https and http. Can be repeated.",
+)
+@setting(
+    "webhook-ca",
+    metavar="FILE",
+    help="Verify receivers of webhooks with these certificates of authorities, too (PEM).",
+)
+@setting(
+    "webhook-attempts",
+    type=Number(1, WEBHOOK_ATTEMPTS_MAX),
+    default=WEBHOOK_ATTEMPTS_DEFAULT,
+    help="Suspend a subscription after so many failed deliveries of one wake.",
+)
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
 
-    SIGHUP does not end the server. The server then loads its certificates, and the rules and keys
-    of the table [access], again.
+    SIGHUP does not end the server. The server then loads its certificates, the rules and keys of
+    the table [access], and the keys of webhooks again.
 
     When the server is ready, it prints `listening on http://HOST:PORT`. A line on standard error
     says whether access is on, so that requests need a token. Options override environment
@@ -319,11 +357,19 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
         unread_bytes_per_address_max=serving.unread_bytes_per_address,
     )
     unread = UnreadBudget(limits)
+    is_loopback = is_loopback_origin(origin)
+    webhooks = Webhooks(
+        WebhookSettings(
+            key_file=os.path.join(serving.data, "webhook.key"),
+            policy=TargetPolicy(allows_loopback=is_loopback),
+        ),
+        origin,
+    )
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,
         sse_seconds=60.0,
-        origin=origin,
+        webhooks=webhooks,
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
         unread=unread,
@@ -345,6 +391,8 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
+    deliveries = Deliveries(engine, webhooks)
+    deliveries.start()
     identities.start()
     # A warning, because `logging` shows nothing lower without a configuration.
     _access_log.warning("%s", describe_access(access))
@@ -354,6 +402,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     draining = asyncio.create_task(listener.drain(10.0))
     await asyncio.sleep(0)  # lets every connection mark its next response as its last
     app.drain()
+    await deliveries.drain()
     await draining
     await engine.close()
 

@@ -19,6 +19,7 @@ the group. Therefore a member's buffer contains at most one event in addition to
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
@@ -32,8 +33,9 @@ from semel.model.limits import BODY_BYTES_MAX, KIB, READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome, Overloaded
 from semel.server.http import Responder
 from semel.server.unread_budget import AddressUse, UnreadAccount, UnreadBudget
-from semel.wire.rendering import Response, compress
-from semel.wire.responses import outcome_response
+from semel.wire.problems import Problem
+from semel.wire.rendering import Response, compress, problem_of
+from semel.wire.responses import problem_response
 
 # The memory that is reserved for a long read. It does not depend on the limit of the read: a read
 # returns at least one append, and an append is never split.
@@ -226,16 +228,20 @@ def _is_part(done: ReadDone, isolation: str) -> bool:
     return done.next_offset < tail_of_view(done.tail, isolation == READ_COMMITTED)
 
 
-def send_view(responder: Responder, response: Response) -> None:
+def send_view(
+    responder: Responder,
+    response: Response,
+    response_of: Callable[[Problem], Response] = problem_response,
+) -> None:
     """Send a response that shows a part of the state, such as a list.
 
     If it is long and there is no memory for it, refuse the request. A view cannot wait for memory
-    as a read does, because it is already computed.
+    as a read does, because it is already computed. `response_of` returns the response then.
     """
     account = responder.account
     if len(response.body) > _SHORT_VIEW_BYTES and account.is_full:
         account.refuse()
-        response = outcome_response(Overloaded())
+        response = response_of(problem_of(Overloaded()))
     send_response(responder, response)
 
 

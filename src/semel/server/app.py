@@ -19,7 +19,7 @@ from semel.model.outcomes import Appended, Outcome
 from semel.model.outcomes_access import Unauthenticated
 from semel.model.rights import ENDED, Caller
 from semel.model.steps import STEP_BYTES
-from semel.server.access import USES_SECONDS, Access, every
+from semel.server.access import USES_SECONDS, Access, HasPeercert, every
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response, send_view
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.groups import MembersResource
@@ -40,16 +40,20 @@ from semel.server.resources import (
     in_steps,
     valid,
 )
+from semel.server.subscriptions import SubscriptionsResource
 from semel.server.tokens import TokensResource
 from semel.server.topics import TopicsResource
 from semel.server.unread_budget import UnreadBudget
+from semel.server.wake_tokens import WakeTokens
+from semel.server.webhooks import Webhooks
 from semel.wire import paths, requests, responses, routes
-from semel.wire.gate import ASSIGN_SUFFIX
+from semel.wire.control_errors import control_problem
+from semel.wire.gate import ASSIGN_SUFFIX, is_open
 from semel.wire.json_mode import prepare_limits
 from semel.wire.problems import MalformedRequest, Problem
-from semel.wire.rendering import Response, as_private
+from semel.wire.rendering import Response, as_private, problem_of
 from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
-from semel.wire.routes import find_route, join_handlers
+from semel.wire.routes import find_route, is_control, join_handlers
 from semel.wire.schema import Health
 
 _INCARNATION_BYTES: Final = 8
@@ -57,7 +61,10 @@ _LIVE_CHECK_SECONDS: Final = 0.5  # live reads end within this time after their 
 
 
 class App:
-    """Handles all requests to one engine. Methods must be called on the event loop's thread."""
+    """Handles all requests to one engine. Methods must be called on the event loop's thread.
+
+    `webhooks` has the address of the server, too.
+    """
 
     def __init__(
         self,
@@ -65,7 +72,7 @@ class App:
         *,
         long_poll_seconds: float,
         sse_seconds: float,
-        origin: str = "http://localhost",
+        webhooks: Webhooks,
         is_strict: bool = False,
         gap_hold_ms: int = 0,
         unread: UnreadBudget | None = None,
@@ -74,7 +81,6 @@ class App:
         self._engine = engine
         self._is_strict = is_strict
         self._access = access = access or Access(engine)
-        self.is_stranger: Final = access.is_stranger
         self._is_guarded = access.is_on
         self._producers = ProducersResource(engine, access)
         self._gaps: GapHold | None = None
@@ -83,8 +89,8 @@ class App:
             call_later = asyncio.get_running_loop().call_later
             self._gaps = GapHold(engine.submit, call_later, seconds=gap_hold_ms / 1000)
             self._append = self._gaps.submit
-        self._origin = origin  # for requests without a Host header
-        self._scheme = origin.partition(":")[0]
+        self._origin = webhooks.origin  # for requests without a Host header
+        self._scheme = self._origin.partition(":")[0]
         self._tally = OutcomeCounts()
         self._streams = Resource(engine, access, self._tally)
         self._reads = ReadAdmission(engine, unread or UnreadBudget())
@@ -106,7 +112,11 @@ class App:
             is_strict=is_strict,
         )
         self._members = MembersResource(engine, access, self._tally, wait_seconds=long_poll_seconds)
-        self._handlers = self._all_handlers(engine, access, self._tally)
+        tokens = WakeTokens(webhooks)
+        self._subscriptions = SubscriptionsResource(
+            engine, access, self._tally, webhooks=webhooks, tokens=tokens
+        )
+        self._handlers = self._all_handlers(engine, access, self._tally, tokens)
         prepare_limits()
         self._timers: list[Callable[[], None]] = []
         if self._is_guarded:
@@ -115,23 +125,22 @@ class App:
             self._timers.append(every(USES_SECONDS, access.note_uses))
 
     def _all_handlers(
-        self, engine: Engine, access: Access, tally: OutcomeCounts
+        self, engine: Engine, access: Access, tally: OutcomeCounts, tokens: WakeTokens
     ) -> Mapping[str, RouteHandler]:
         """Return the handler of every route. Raises ValueError if a route has none."""
-        others = (
-            PoliciesResource,
-            CommitsResource,
-            TransactionsResource,
-            GroupsResource,
-            SinksResource,
-            TokensResource,
-        )
+        others = (PoliciesResource, GroupsResource, SinksResource, TokensResource)
+        committing = (CommitsResource, TransactionsResource)
         return join_handlers(
             [
                 self._own_handlers(),
                 self._topics.handlers(),
                 self._producers.handlers(),
                 self._members.handlers(),
+                self._subscriptions.handlers(),
+                *(
+                    resource(engine, access, tally, tokens=tokens).handlers()
+                    for resource in committing
+                ),
                 *(resource(engine, access, tally).handlers() for resource in others),
             ]
         )
@@ -167,13 +176,27 @@ class App:
                 elif topic_plan is not None:
                     self._topics.append(topic_plan, request, responder, caller)
             elif request.head.refusal is not None:
-                send_response(responder, responses.problem_response(request.head.refusal))
+                send_response(responder, _problem_response(request, request.head.refusal))
             elif request.method == "OPTIONS":
                 send_response(responder, responses.options_response())
             else:
                 self._route(request, responder)
         except MalformedRequest as refusal:
-            send_response(responder, responses.problem_response(refusal.problem))
+            send_response(responder, _problem_response(request, refusal.problem))
+
+    def is_stranger(self, request: Request, connection: HasPeercert) -> bool:
+        """Return True if a request will be refused because it has no valid caller.
+
+        Such a request is answered before its body is read. If it needs the token of a wake, it is
+        one without such a token, whether access is on or off.
+        """
+        if is_control(request.path):
+            match = find_route(request.method, request.path)
+            if isinstance(match, Problem):
+                return False
+            if is_open(match):
+                return self._subscriptions.is_stranger(match, request)
+        return self._access.is_stranger(request, connection)
 
     def _find_caller(self, request: Request, responder: Responder) -> Caller | None:
         """Return the caller of an append with a plan. If it has none, refuse it, and return None.
@@ -199,7 +222,7 @@ class App:
             self._handlers[match.route](request, responder, match.name)
         else:
             self._tally.note(refusal)
-            send_response(responder, responses.outcome_response(refusal))
+            send_response(responder, _problem_response(request, problem_of(refusal)))
 
     def drain(self) -> None:
         """End all live reads. Submit the held appends, although earlier appends are missing."""
@@ -381,3 +404,10 @@ class App:
             caller=caller,
         )
         send_view(responder, responses.json_response(200, page))
+
+
+def _problem_response(request: Request, problem: Problem) -> Response:
+    """Return the response to a refused request, in the form of its address."""
+    if is_control(request.path):
+        return control_problem(problem)
+    return responses.problem_response(problem)

@@ -27,6 +27,7 @@ __all__ = [
     "internal_error",
     "malformed",
     "problem",
+    "refused_problem",
 ]
 
 Headers = list[tuple[str, str]]
@@ -211,11 +212,14 @@ def internal_error() -> HttpRefused:
 
 def problem(refused: HttpRefused) -> Response:
     """Return the response to a refused request."""
+    return problem_response(refused_problem(refused))
+
+
+def refused_problem(refused: HttpRefused) -> Problem:
+    """Return the problem of a refused request."""
     is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
     headers = [("Retry-After", "1")] if is_overloaded else []
     # If the handler failed, it is unknown whether the request was applied. Every other refused
     # request was not applied.
     applied = "unknown" if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR else "no"
-    return problem_response(
-        Problem(refused.status, refused.code, refused.message, {}, headers, applied)
-    )
+    return Problem(refused.status, refused.code, refused.message, {}, headers, applied)

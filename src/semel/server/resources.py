@@ -26,21 +26,23 @@ from semel.machine.txn.views import (
     txn_state,
     txn_view,
 )
-from semel.model.commands import EngineCommand, TxnOutcome
+from semel.model.commands import CommitTxn, EngineCommand, TxnOutcome
 from semel.model.errors import EngineStopped
 from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.outcomes import Outcome, PolicySet, Refusal, UnknownPolicy
-from semel.model.outcomes_txn import PositionsSet, UnknownTransaction
+from semel.model.outcomes_txn import CommitDone, PositionsSet, UnknownTransaction
 from semel.model.rights import POLICY, SINK, STREAM, TOPIC, TRANSACTION, Caller
 from semel.model.sink_commands import ForgetSink
 from semel.model.steps import Steps
+from semel.model.subscription_commands import WakeAck
 from semel.server.access import Access
 from semel.server.admission import send_response, send_view
-from semel.server.http import Request, Responder, internal_error, problem
+from semel.server.http import Request, Responder, internal_error, refused_problem
 from semel.server.metrics import OutcomeCounts
+from semel.server.wake_tokens import WakeTokens
 from semel.wire import commits, groups, policies, responses, routes
 from semel.wire.problems import MalformedRequest, Problem
-from semel.wire.rendering import Response
+from semel.wire.rendering import Response, problem_of
 from semel.wire.schema import PoliciesPage, PolicyEntry
 from semel.wire.schema.transactions import PendingTransaction, TransactionsPage
 from semel.wire.transactions import (
@@ -58,6 +60,8 @@ from semel.wire.transactions import (
 )
 
 T = TypeVar("T")
+# Whether there is more to process, for each subscription whose wake a commit has acked.
+Following = tuple[tuple[str, bool], ...]
 # The handler of a route. The text is the name in the address, and empty if the address has none.
 RouteHandler = Callable[[Request, Responder, str], None]
 # Keyed by the name of the route.
@@ -71,6 +75,10 @@ class Resource:
         self.engine = engine
         self.access = access
         self._tally = tally  # None if outcomes are not counted
+
+    def problem_response(self, problem: Problem) -> Response:
+        """Return the response to a refused request. A subclass can use another form."""
+        return responses.problem_response(problem)
 
     @property
     def now_ms(self) -> int:
@@ -117,7 +125,11 @@ class Resource:
         If the stream at `path` has expired, the stream is deleted before `question` is called. The
         response is sent after the state has become durable (rule EO-4).
         """
-        self.engine.ask(question, lambda view: send_view(responder, response_of(view)), path=path)
+        self.engine.ask(
+            question,
+            lambda view: send_view(responder, response_of(view), self.problem_response),
+            path=path,
+        )
 
     def ask_in_steps(
         self,
@@ -131,8 +143,11 @@ class Resource:
         The result must not change when the state changes, because the state does so between steps.
         """
         self.engine.ask(
-            question, lambda view: responder.run(_send(steps_of(view), responder)), path=path
+            question, lambda view: responder.run(self._send(steps_of(view), responder)), path=path
         )
+
+    def _send(self, steps: Steps[Response], responder: Responder) -> Iterator[None]:
+        send_view(responder, (yield from steps), self.problem_response)
 
     def submit_and_ask(
         self,
@@ -150,18 +165,14 @@ class Resource:
             if self._tally is not None:
                 self._tally.note(outcome)
             if isinstance(outcome, Refusal):
-                send_response(responder, responses.outcome_response(outcome))
+                send_response(responder, self.problem_response(problem_of(outcome)))
                 return
             try:
                 self.ask_in_steps(question, responder, partial(steps_of, outcome))
             except EngineStopped:  # the command was executed, but the server ends
-                send_response(responder, problem(internal_error()))
+                send_response(responder, self.problem_response(refused_problem(internal_error())))
 
         self.access.submit(command, reply, responder.caller)
-
-
-def _send(steps: Steps[Response], responder: Responder) -> Iterator[None]:
-    send_view(responder, (yield from steps))
 
 
 def valid(value: T | Problem) -> T:
@@ -179,7 +190,53 @@ def in_steps(steps: Iterator[None], responder: Responder) -> Iterator[None]:
         send_response(responder, responses.problem_response(refusal.problem))
 
 
-class TransactionsResource(Resource):
+class CommittingResource(Resource):
+    """Base class for the handlers of commits, which can ack wakes. `tokens` reads their tokens."""
+
+    def __init__(
+        self, engine: Engine, access: Access, tally: OutcomeCounts, *, tokens: WakeTokens
+    ) -> None:
+        super().__init__(engine, access, tally)
+        self.tally = tally
+        self.tokens = tokens
+
+    def submit_commit(
+        self,
+        command: EngineCommand,
+        wakes: tuple[WakeAck, ...],
+        responder: Responder,
+        response_of: Callable[[Outcome, Following], Response],
+    ) -> None:
+        """Submit a commit. Respond with its outcome, and what became of the wakes that it acks."""
+        if not wakes:
+            self.submit(command, responder, lambda outcome: response_of(outcome, ()))
+            return
+
+        def reply(outcome: Outcome) -> None:
+            self.tally.note(outcome)
+            if not isinstance(outcome, CommitDone) or outcome.is_duplicate:
+                send_response(responder, response_of(outcome, ()))
+                return
+            respond = partial(response_of, outcome)
+            try:
+                self.ask(partial(following_wakes, wakes=wakes), responder, respond)
+            except EngineStopped:  # the command was executed, but the server ends
+                send_response(responder, respond(()))
+
+        self.access.submit(command, reply, responder.caller)
+
+
+def following_wakes(state: State, wakes: tuple[WakeAck, ...]) -> Following:
+    """Return, for each wake that a commit has acked, whether it is done and more is pending."""
+    found = []
+    for wake in wakes:
+        subscription = state.subscriptions.by_id.get(wake.id)
+        is_pending = subscription is not None and bool(subscription.pending)
+        found.append((wake.id, wake.done and is_pending))
+    return tuple(found)
+
+
+class TransactionsResource(CommittingResource):
     """The handlers that begin, list, show and change transactions."""
 
     def handlers(self) -> RouteHandlers:
@@ -200,10 +257,23 @@ class TransactionsResource(Resource):
         self.submit(command, responder, begin_response)
 
     def _call(self, action: str, request: Request, responder: Responder, name: str) -> None:
-        command = parse_call(name, action, request.headers, request.body, now_ms=self.now_ms)
+        command = parse_call(
+            name,
+            action,
+            request.headers,
+            request.body,
+            now_ms=self.now_ms,
+            read_token=self.tokens.read,
+        )
         if isinstance(command, Problem):
             raise MalformedRequest(command)
-        self.submit(command, responder, partial(call_response, command=command))
+        wakes = command.wakes if isinstance(command, CommitTxn) else ()
+        self.submit_commit(
+            command,
+            wakes,
+            responder,
+            lambda outcome, following: call_response(outcome, command, following),
+        )
 
     def _list(self, request: Request, responder: Responder, _name: str) -> None:
         query = valid(parse_txn_query(request.query))
@@ -331,7 +401,7 @@ class SinksResource(Resource):
         self.submit(command, responder, partial(commits.rebound_response, command=command))
 
 
-class CommitsResource(Resource):
+class CommitsResource(CommittingResource):
     """The handler of commits that need only one request: `POST /v1/commits`."""
 
     def handlers(self) -> RouteHandlers:
@@ -347,8 +417,14 @@ class CommitsResource(Resource):
             request.body,
             now_ms=self.now_ms,
             type_of=partial(self.type_of, caller=responder.caller),
+            read_token=self.tokens.read,
         )
-        self.submit(command, responder, partial(commits.commit_response, command=command))
+        self.submit_commit(
+            command,
+            command.wakes,
+            responder,
+            lambda outcome, following: commits.commit_response(outcome, command, following),
+        )
 
 
 class GroupsResource(Resource):

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import sys
 import tempfile
 import threading
@@ -21,8 +22,13 @@ from semel.server.browsers import BrowserRules
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
+from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhook_targets import TargetPolicy
+from semel.server.webhooks import Webhooks, WebhookSettings
 
 _HOST: Final = "127.0.0.1"
+_KEY_FILE: Final = "webhook.key"
+_LOOPBACK: Final = TargetPolicy(allows_loopback=True)
 _DRAIN_SECONDS: Final = 5.0
 _LIGHT: Final = Settings(segment_bytes=16 * MIB, reserve_bytes=0)
 
@@ -160,6 +166,7 @@ class InProcessServer(LoopResource):
         self._engine: Engine | None = None
         self._app: App | None = None
         self._listener: Listener | None = None
+        self._deliveries: Deliveries | None = None
 
     @property
     def url(self) -> str:
@@ -196,12 +203,14 @@ class InProcessServer(LoopResource):
             await prepare_audit(engine)
         self._listener = Listener(engine.clock)
         self.port = await self._listener.bind(_HOST, self.port)
+        key_file = os.path.join(self.data, _KEY_FILE)
+        webhooks = Webhooks(WebhookSettings(key_file=key_file, policy=_LOOPBACK), self.url)
         long_poll, sse = self._live_seconds
         self._app = App(
             engine,
             long_poll_seconds=long_poll,
             sse_seconds=sse,
-            origin=self.url,
+            webhooks=webhooks,
             unread=unread,
             access=Access(engine, self._access),
         )
@@ -212,6 +221,8 @@ class InProcessServer(LoopResource):
             browsers=self._browsers,
             is_stranger=self._app.is_stranger,
         )
+        self._deliveries = Deliveries(engine, webhooks)
+        self._deliveries.start()
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
@@ -223,6 +234,8 @@ class InProcessServer(LoopResource):
             await asyncio.sleep(0)
             self._app.drain()
             await draining
+        if self._deliveries is not None:
+            await self._deliveries.drain()
         if self._engine is not None:
             await self._engine.close()
         self._restore_process()
@@ -234,7 +247,7 @@ class InProcessServer(LoopResource):
 
         The settings are the thread switch interval and the thresholds of the garbage collector.
         """
-        self._listener = self._app = self._engine = None
+        self._listener = self._app = self._engine = self._deliveries = None
         sys.setswitchinterval(self._switch_seconds)
         gc.unfreeze()
         gc.set_threshold(*self._gc_thresholds)

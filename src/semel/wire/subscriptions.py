@@ -162,13 +162,9 @@ def url_rejected(reason: str) -> Problem:
     return Problem(400, URL_REJECTED, message, {"field": "webhook"})
 
 
-def no_public_url() -> Problem:
-    """Return the problem of a webhook for a server that does not know how it is reached."""
-    message = (
-        "a webhook calls back, and this server does not know the URL at which others reach it;"
-        " start the server with --public-url"
-    )
-    return Problem(400, "invalid_request", message, {"field": "webhook"})
+def no_deliveries(reason: str) -> Problem:
+    """Return the problem of a webhook for a server that cannot deliver."""
+    return Problem(400, "invalid_request", reason, {"field": "webhook"})
 
 
 @parser
