@@ -33,7 +33,7 @@ from semel.client.subscription_values import (
 )
 from semel.client.transport import random_id
 from semel.model.messages import JSON_MEDIA_TYPE
-from semel.wire.paths import SUBSCRIPTIONS
+from semel.wire.paths import SUBSCRIPTIONS, WEBHOOK_KEYS
 from semel.wire.refusal_table import BY_CODE
 
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
@@ -172,6 +172,14 @@ def resume_subscription(site: ServerConfig, name: str) -> Flow[None]:
     """End the suspension of a subscription."""
     request = Request("POST", _target(site, name, "resume"), _JSON, b"{}")
     (yield from _sent(site, request)).expect(204, 200)
+
+
+def fetch_webhook_keys(site: ServerConfig) -> Flow[bytes]:
+    """Return the JWKS document with the keys that verify the signatures of deliveries."""
+    address = site.address
+    target = address.target(address.stream_path + WEBHOOK_KEYS.removeprefix(STREAM_PATH))
+    exchange = yield from _sent(site, Request("GET", target), RetrySafety.READ)
+    return exchange.expect(200).body
 
 
 # ---- wakes ---------------------------------------------------------------------------------------

@@ -1,0 +1,11 @@
+"""Receives the wakes that a semel server delivers to a webhook, and processes them exactly once.
+
+    receiver = WebhookReceiver(client, bill, subscriptions=["billing"])
+    app.mount("/hooks/semel", receiver)
+
+The receiver is an ASGI application. It needs the extra `webhooks`: pip install 'semel[webhooks]'.
+"""
+
+from semel.webhooks.receiver import WebhookReceiver
+
+__all__ = ["WebhookReceiver"]
