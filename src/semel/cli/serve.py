@@ -7,10 +7,8 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import Callable
-from functools import partial
 from math import ceil
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import uvloop
@@ -30,6 +28,7 @@ from semel.cli.serve_config import (
     optional_value,
     setting,
 )
+from semel.cli.serve_reload import FileReload
 from semel.cli.serve_webhooks import checked_network, key_file, parse_public_url, target_policy
 from semel.journal.disk import NO_FILES, OTHERS_MODE
 from semel.model.limits import (
@@ -54,9 +53,6 @@ from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
 from semel.server.webhook_deliveries import Deliveries
 from semel.server.webhooks import Webhooks, WebhookSettings
-from semel.server.webhook_deliveries import Deliveries
-from semel.server.webhook_targets import TargetPolicy
-from semel.server.webhooks import Webhooks, WebhookSettings, is_loopback_origin
 
 # The event loop, the listener and the data directory need more than this many files.
 _FILES_NEEDED: Final = 12
@@ -338,7 +334,14 @@ def _check_open_files() -> None:
 async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) -> None:
     listener = Listener()
     identities = OutsideIdentities(files.certificates, files.jwt)
-    _on_hangup(partial(_reload, listener, identities, serving))
+    reload = FileReload(
+        serving.load,
+        listener,
+        identities,
+        tls_cert=serving.tls_cert,
+        config=serving.config,
+    )
+    reload.on_hangup()
     try:  # bind first, because creating a data directory takes time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
@@ -357,14 +360,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
         unread_bytes_per_address_max=serving.unread_bytes_per_address,
     )
     unread = UnreadBudget(limits)
-    is_loopback = is_loopback_origin(origin)
-    webhooks = Webhooks(
-        WebhookSettings(
-            key_file=os.path.join(serving.data, "webhook.key"),
-            policy=TargetPolicy(allows_loopback=is_loopback),
-        ),
-        origin,
-    )
+    webhooks = Webhooks(serving.webhooks, origin, files.webhooks)
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,
@@ -391,7 +387,9 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
-    deliveries = Deliveries(engine, webhooks)
+    reload.deliveries = deliveries = Deliveries(
+        engine, webhooks, count_max=deliveries_allowed(limits)
+    )
     deliveries.start()
     identities.start()
     # A warning, because `logging` shows nothing lower without a configuration.
@@ -454,34 +452,6 @@ def _stop_requested() -> asyncio.Event:
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     return stop
-
-
-def _on_hangup(action: Callable[[], None]) -> None:
-    # A terminal that closes and programs that rotate logs send SIGHUP. Neither must end a server.
-    with contextlib.suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)
-
-
-def _reload(listener: Listener, identities: OutsideIdentities, serving: ServeOptions) -> None:
-    """Load certificates, rules and keys again. If anything fails, keep everything as it is."""
-    if serving.tls_cert is None and serving.config is None:
-        _log.warning("SIGHUP is ignored; send SIGTERM to stop the server")
-        return
-    try:
-        files = serving.load()
-    except CommandRefused as refusal:
-        _log.error(
-            "SIGHUP: %s; the server keeps its present certificate and rules", refusal.message
-        )
-        return
-    if files.tls is not None:
-        listener.replace_tls(files.tls)
-        _log.warning("SIGHUP: the certificate is loaded again from %s", serving.tls_cert)
-    if serving.config is not None:
-        identities.replace(files.certificates, files.jwt)
-        _log.warning("SIGHUP: the table [access] is loaded again from %s", serving.config)
-        if files.has_identities and not identities.is_used:
-            _log.error("SIGHUP: access is off until the server is started again")
 
 
 def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:

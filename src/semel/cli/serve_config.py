@@ -5,20 +5,24 @@ SIGHUP loads all of them but the settings again.
 
 import ssl
 import tomllib
+from collections.abc import Callable
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 from msgspec import Struct
 
 from semel.cli.options import Seconds
 from semel.cli.output import CommandRefused
+from semel.cli.serve_webhooks import load_webhooks
 from semel.server.identities import AccessRules, CertificateRule, advise, parse_access
+from semel.server.webhooks import WebhookFiles, WebhookSettings
 
 if TYPE_CHECKING:
     from semel.server.jwt_door import JwtDoor
 
 CONFIG: Final = "config"
+_F = TypeVar("_F", bound=Callable[..., Any])
 ACCESS: Final = "access"  # the table of the file that is not a setting
 
 # ---- settings ------------------------------------------------------------------------------------
@@ -97,6 +101,45 @@ def _expected_if_wrong(option: click.Option, value: object) -> str | None:
     else:
         is_right, expected = isinstance(value, str), "a string"
     return None if is_right and not isinstance(value, bool) else expected
+
+
+def setting(name: str, *, help: str, metavar: str | None = None, **more: Any) -> Callable[[_F], _F]:
+    """Return an option that an environment variable or the configuration file can also set."""
+    return click.option(
+        f"--{name}",
+        envvar=f"SEMEL_{name.upper().replace('-', '_')}",
+        show_envvar=True,
+        show_default="default" in more,
+        help=help,
+        metavar=metavar,
+        **more,
+    )
+
+
+def each_value(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
+    """Return a callback that parses every value of an option that can be repeated."""
+
+    def parse_all(
+        _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        try:
+            return tuple(map(parse, values))
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return parse_all
+
+
+def optional_value(parse: Callable[[str], str]) -> Callable[..., str | None]:
+    """Return a callback that parses the value of an option, if it has one."""
+
+    def parse_one(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return parse_one
 
 
 # ---- identities ----------------------------------------------------------------------------------
@@ -212,6 +255,7 @@ class LoadedFiles(Struct, frozen=True):
     tls: SSLContext | None
     certificates: tuple[CertificateRule, ...]
     jwt: "JwtDoor | None"
+    webhooks: WebhookFiles
 
     @property
     def has_identities(self) -> bool:
@@ -219,7 +263,7 @@ class LoadedFiles(Struct, frozen=True):
         return bool(self.certificates) or self.jwt is not None
 
 
-def load_files(config: str | None, tls: TlsOptions) -> LoadedFiles:
+def load_files(config: str | None, tls: TlsOptions, webhooks: WebhookSettings) -> LoadedFiles:
     """Load all files, and change nothing. Raises CommandRefused if one of them is not valid."""
     context = server_context(tls)
     rules = read_access(config)
@@ -228,4 +272,6 @@ def load_files(config: str | None, tls: TlsOptions) -> LoadedFiles:
             f"{config}: [[access.certificate]] requires --client-ca, because no client certificate"
             " is verified without it"
         )
-    return LoadedFiles(context, rules.certificates, _make_door(rules, config))
+    return LoadedFiles(
+        context, rules.certificates, _make_door(rules, config), load_webhooks(webhooks)
+    )

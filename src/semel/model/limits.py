@@ -130,6 +130,7 @@ RETRY_MS_MAX: Final = 60_000
 
 # Deliveries of webhooks.
 WEBHOOK_ATTEMPTS_DEFAULT: Final = 1_500  # a day, if each is a minute after the one before it
+WEBHOOK_ATTEMPTS_MAX: Final = 1_000_000
 WEBHOOK_CONNECT_MS: Final = 5_000  # lookup of the name, connection and TLS together
 WEBHOOK_TOTAL_MS: Final = 10_000
 WEBHOOK_RESPONSE_BYTES_MAX: Final = 64 * KIB

@@ -6,10 +6,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.model.limits import BODY_BYTES_MAX, KIB, MIB
+from semel.model.limits import BODY_BYTES_MAX, DELIVERIES_MAX, KIB, MIB
 from semel.server.phases import ConnectionPhase
 
 _FILE_SHARE: Final = 0.8
+_DELIVERIES_MIN: Final = 4
 _OWN_FILES: Final = 64  # for the journal, its reader, the checkpoint and the event loop
 
 
@@ -100,6 +101,18 @@ def connections_allowed(limits: HttpLimits) -> int:
     if files == resource.RLIM_INFINITY:
         return limits.connections_max
     return max(1, min(limits.connections_max, int(files * _FILE_SHARE), files - _OWN_FILES))
+
+
+def deliveries_allowed(limits: HttpLimits) -> int:
+    """Return how many deliveries of webhooks can be made at the same time.
+
+    It is DELIVERIES_MAX, or a lower number if connections and the journal leave fewer files.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return DELIVERIES_MAX
+    spare = files - connections_allowed(limits) - _OWN_FILES
+    return max(_DELIVERIES_MIN, min(DELIVERIES_MAX, spare))
 
 
 def raise_file_limit(limits: HttpLimits) -> None:

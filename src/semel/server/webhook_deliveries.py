@@ -22,7 +22,7 @@ from semel.server.webhook_keys import BadWebhookKeys
 from semel.server.webhook_lookups import Lookup
 from semel.server.webhook_sender import Delivery, DeliveryResult, DeliverySender
 from semel.server.webhook_slots import FAST_SECONDS_MAX, DeliverySlots
-from semel.server.webhooks import Webhooks
+from semel.server.webhooks import WebhookFiles, Webhooks
 
 DRAIN_SECONDS: Final = 2.0
 _TURN_SECONDS_MAX: Final = 0.002
@@ -78,10 +78,11 @@ class Deliveries:
         if self._sender is not None:
             self._sender.stop()
 
-    def reload(self) -> None:
-        """Use the authorities of `webhooks`, which were loaded again."""
+    def replace(self, files: WebhookFiles) -> None:
+        """Use keys and authorities that were loaded again."""
+        self._webhooks.replace(files)
         if self._sender is not None:
-            self._sender.replace_context(self._webhooks.context)
+            self._sender.replace_context(files.context)
 
     # ---- what is delivered -----------------------------------------------------------------------
 
