@@ -53,7 +53,7 @@ class FileReload:
             files = self._load()
         except CommandRefused as refusal:
             _log.error(
-                "SIGHUP: %s; the server keeps its present certificates, rules and keys",
+                "SIGHUP: %s; the server keeps its present certificate and rules, and its keys",
                 refusal.message,
             )
             return
