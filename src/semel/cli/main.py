@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "producers": "producers:producers_command",
     "txn": "transactions:txn_command",
     "groups": "groups:groups_command",
+    "subscriptions": "subscriptions:subscriptions_command",
     "dead": "dead:dead_command",
     "sinks": "transactions:sinks_command",
     "tokens": "tokens:tokens_command",

@@ -78,7 +78,6 @@ class SubscriptionInfo(Struct, frozen=True):
     worker: str | None = None
     attempts: int = 0
     last_error: str | None = None
-    suspended: bool = False
     streams_next: int | str | None = None
 
 
