@@ -21,6 +21,7 @@ from semel.server.http import Handler, Request, Responder, Response, ResponseStr
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
+from semel.server.webhooks import Webhooks, WebhookSettings
 
 ANSWER_SECONDS: Final = 20.0
 LOOPS: Final = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
@@ -34,6 +35,11 @@ TRUSTING.check_hostname = False
 TRUSTING.verify_mode = ssl.CERT_NONE
 
 each_loop = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+def no_webhooks() -> Webhooks:
+    """Return the webhooks of a server whose keys can be neither loaded nor created."""
+    return Webhooks(WebhookSettings(key_file="no-such-directory/webhook.key"), "http://localhost")
 
 
 def echo(request: Request, responder: Responder) -> None:

@@ -15,7 +15,7 @@ from semel.model.limits import HOUR_MS
 from semel.server.app import App
 from semel.server.http import Handler, Request, Responder
 from semel.server.limits_http import HttpLimits
-from tests.http.harness import Answer, Server, echo, eventually, serving
+from tests.http.harness import Answer, Server, echo, eventually, no_webhooks, serving
 
 AT_1970: Final = 0
 AT_2026: Final = 1_790_000_000_000
@@ -86,7 +86,9 @@ def a_bed(data: Path, now_ms: int) -> Iterator[Bed]:
 
         async def begin() -> Engine:
             engine = await Engine.open(str(data), SETTINGS, clock=clock)
-            apps.append(App(engine, long_poll_seconds=0.05, sse_seconds=0.05))
+            apps.append(
+                App(engine, webhooks=no_webhooks(), long_poll_seconds=0.05, sse_seconds=0.05)
+            )
             return engine
 
         engine: Engine = server.run(begin())

@@ -19,7 +19,16 @@ from semel.server import app
 from semel.server.app import App
 from semel.server.http import Request, Responder, Response
 from semel.wire import groups, json_mode
-from tests.http.harness import Server, each_loop, eventually, get, post, put, serving
+from tests.http.harness import (
+    Server,
+    each_loop,
+    eventually,
+    get,
+    no_webhooks,
+    post,
+    put,
+    serving,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -178,7 +187,7 @@ def serving_app(data: Path) -> Iterator[Server]:
 
     async def begin() -> Engine:
         engine = await Engine.open(str(data), Settings(16 * MIB, reserve_bytes=0))
-        apps.append(App(engine, long_poll_seconds=5, sse_seconds=60))
+        apps.append(App(engine, webhooks=no_webhooks(), long_poll_seconds=5, sse_seconds=60))
         return engine
 
     with serving(handler) as server:

@@ -18,7 +18,7 @@ from semel.server.event_stream import FanoutGroup
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
 from semel.server.unread_budget import UnreadBudget, client_address
-from tests.http.harness import Client, Server, eventually, get, post, serving
+from tests.http.harness import Client, Server, eventually, get, no_webhooks, post, serving
 
 APPEND_BYTES: Final = 64 * KIB
 APPENDS: Final = 64
@@ -72,7 +72,9 @@ def a_bed(
                 read(*arguments, **more)  # type: ignore[arg-type]
 
             engine.read = count  # type: ignore[method-assign]
-            bed.app = App(engine, long_poll_seconds=5, sse_seconds=60, unread=unread)
+            bed.app = App(
+                engine, webhooks=no_webhooks(), long_poll_seconds=5, sse_seconds=60, unread=unread
+            )
             return engine
 
         engine: Engine = server.run(begin())

@@ -6,7 +6,8 @@ from semel.wire.problems import Entry
 
 
 def _not_found(outcome: Any) -> str:
-    return f"there is no subscription {outcome.id!r}" if outcome.id else "no such subscription"
+    name = f"subscription {outcome.id!r}" if outcome.id else "such subscription"
+    return f"there is no {name}"
 
 
 SUBSCRIPTION_REFUSALS: Final = (

@@ -32,8 +32,14 @@ def test_every_route_has_exactly_one_row() -> None:
     assert sorted(GATE) == sorted(route.name for route in ROUTES)
 
 
-def test_only_health_is_open() -> None:
-    assert [route.name for route in ROUTES if is_open(RouteMatch(route.name))] == [routes.HEALTH]
+def test_only_health_the_keys_and_what_needs_the_token_of_a_wake_are_open() -> None:
+    assert [route.name for route in ROUTES if is_open(RouteMatch(route.name))] == [
+        routes.HEALTH,
+        routes.SUBSCRIPTION_CALLBACK,
+        routes.SUBSCRIPTION_ACK,
+        routes.SUBSCRIPTION_RELEASE,
+        routes.WEBHOOK_KEYS,
+    ]
     assert not is_open(RouteMatch("a route without a row"))
 
 

@@ -1,5 +1,7 @@
 """Stream paths: every row "Paths" of the list of bad inputs."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from semel.model.limits import PATH_BYTES_MAX
 from semel.wire.paths import (
     SEGMENTS_MAX,
+    linked_path,
     names_in,
     origin_of,
     percent_decode,
@@ -145,3 +148,32 @@ def test_names_of_other_addresses_are_decoded_one_by_one() -> None:
         problem = names_in(raw)
         assert isinstance(problem, Problem)
         assert (problem.status, problem.code) == (400, "invalid_path")
+
+
+# ---- the streams of subscriptions ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["a/b", "/a/b", "a/b/", "///a/b//"])
+def test_slashes_at_the_ends_of_a_linked_path_are_removed(text: str) -> None:
+    assert linked_path(text) == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("/", "empty"),
+        ("a//b", "empty"),
+        ("a/../b", "'..'"),
+        ("a\\b", "backslash"),
+        ("a\x7f", "control"),
+        ("a\x00", "control"),
+        ("\ud800", "lone surrogate"),
+        ("é" * 257, "longer than 512 bytes"),
+        ("__ds/a", "reserved"),
+        ("/".join("a" * 17), "16 segments"),
+    ],
+)
+def test_a_linked_path_that_no_stream_can_have_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        linked_path(text)

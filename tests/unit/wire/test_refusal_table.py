@@ -10,6 +10,7 @@ from semel.model import (
     outcomes,
     outcomes_access,
     outcomes_groups,
+    outcomes_subscriptions,
     outcomes_topics,
     outcomes_txn,
 )
@@ -23,6 +24,7 @@ OUTCOMES = {
     **vars(outcomes_topics),
     **vars(outcomes_groups),
     **vars(outcomes_access),
+    **vars(outcomes_subscriptions),
 }
 
 

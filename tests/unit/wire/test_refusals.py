@@ -7,6 +7,7 @@ import pytest
 from semel.model import outcomes as out
 from semel.model import outcomes_access as access
 from semel.model import outcomes_groups as group
+from semel.model import outcomes_subscriptions as subscription
 from semel.model import outcomes_topics as topic
 from semel.model import outcomes_txn as txn
 from semel.model.commands import ProducerTag, TxnTag
@@ -17,7 +18,7 @@ from semel.wire.rendering import DONE, REFUSED, STATUS, has_strict_order, proble
 # StreamRefused is rendered as the refusal of its stream.
 OUTCOMES = [
     thing
-    for module in (out, txn, access, topic, group)
+    for module in (out, txn, access, topic, group, subscription)
     for thing in vars(module).values()
     if isinstance(thing, type)
     and issubclass(thing, out.Outcome)
@@ -26,9 +27,9 @@ OUTCOMES = [
 EXPECTED = {
     400: {
         out.InvalidRequest, out.OffsetBeyondTail, out.SubOffsetInvalid, out.BadBody,
-        out.ModeConflict, out.EpochMustStartAtZero,
+        out.ModeConflict, out.EpochMustStartAtZero, subscription.WrongType,
     },
-    401: {access.Unauthenticated},
+    401: {access.Unauthenticated, subscription.TokenInvalid},
     403: {
         out.StaleEpoch, out.StaleSession, out.SessionConflict, txn.StaleTransaction, txn.NotOwner,
         access.Forbidden, access.ReservedPath,
@@ -37,6 +38,7 @@ EXPECTED = {
         out.NotFound, out.UnknownProducer, out.UnknownPolicy, txn.UnknownTransaction,
         txn.UnknownSink, access.UnknownToken, access.UnknownThing, topic.TopicNotFound,
         topic.NoSuchPartition, group.UnknownGroup, group.UnknownMember,
+        subscription.UnknownSubscription,
     },
     409: {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
@@ -51,7 +53,9 @@ EXPECTED = {
         txn.SnapshotConflict, txn.IncarnationConflict, txn.UnstableOffsets, topic.StreamExists,
         topic.IsTopic, topic.StreamInTopic, topic.TopicConflict, topic.PartitionsChanged,
         topic.KeysWouldMove, topic.TooFewPartitions, group.IllegalGeneration,
-        group.GroupIsShared, group.GroupInUse,
+        group.GroupIsShared, group.GroupInUse, subscription.SubscriptionExists,
+        subscription.WakeStreamRefused, subscription.Fenced, subscription.AlreadyClaimed,
+        subscription.NoPendingWork, subscription.InvalidOffset,
     },
     410: {out.Gone, out.OffsetTrimmed},
     412: {out.PreconditionFailed},
@@ -326,3 +330,20 @@ def test_the_refusal_at_a_limit_on_producers_says_what_to_do(limit: str, cures: 
     for cure in cures:
         assert cure in message
     assert "retire" not in problem_of(out.LimitReached("streams", 9)).message
+
+
+# ---- subscriptions -------------------------------------------------------------------------------
+
+
+def test_a_subscription_is_named_only_if_the_address_does_not_name_it() -> None:
+    """The same 404 as for a subscription that the caller may not see."""
+    alone = problem_of(subscription.UnknownSubscription())
+    assert (alone.facts, alone.message) == ({}, "there is no such subscription")
+    named = problem_of(subscription.UnknownSubscription("s"))
+    assert named.facts == {"subscription": "s"}
+    assert "'s'" in named.message
+
+
+def test_a_request_without_the_token_of_a_wake_is_asked_for_a_bearer_token() -> None:
+    for refusal in (access.Unauthenticated(), subscription.TokenInvalid()):
+        assert headers_of(refusal) == {"WWW-Authenticate": 'Bearer realm="semel"'}

@@ -11,17 +11,30 @@ from hypothesis import strategies as st
 from semel.wire import routes
 from semel.wire.paths import escape_path, names_in, stream_path, topic_name
 from semel.wire.problems import Problem
-from semel.wire.routes import ROUTES, Route, RouteMatch, find_route, join_handlers
+from semel.wire.routes import (
+    ROUTES,
+    Route,
+    RouteMatch,
+    find_route,
+    is_control,
+    join_handlers,
+)
 from semel.wire.transactions import ACTIONS
 from tests.unit.wire.builders import refused
 
 CALLS: Final = [(route, method) for route in ROUTES for method in route.methods]
+CONTROL: Final = [route for route in ROUTES if route.address.startswith("/v1/stream/__ds/")]
 NAMED: Final = [route for route in ROUTES if "{" in route.address]
+OWN: Final = [route for route in NAMED if route not in CONTROL]
+SUBSCRIPTION: Final = "/v1/stream/__ds/subscriptions/"
 NOTHING: Final = "nothing is served at this address"
 BELOW: Final = "streams are below /v1/stream/"
 
 
 def address_of(route: Route, name: str, detail: str = "") -> str:
+    if route in CONTROL:
+        address = route.address.replace("{id}", quote(name, safe=""))
+        return address.replace("{path}", quote(detail, safe=""))
     if "{path}" in route.address:
         return route.address.removesuffix("{path}") + escape_path(name)
     address = route.address.replace("{member}", quote(detail, safe=""))
@@ -50,8 +63,9 @@ def test_a_method_and_an_address_select_one_route() -> None:
 
 def test_a_name_is_the_third_segment_of_its_address() -> None:
     """`find_route` depends on it."""
+    form = r"/v1/(stream/__ds/)?[a-z]+/\{[a-z]+\}(/[a-z]+(/\{[a-z]+\})?)?"
     for route in NAMED:
-        assert re.fullmatch(r"/v1/[a-z]+/\{[a-z]+\}(/[a-z]+(/\{[a-z]+\})?)?", route.address)
+        assert re.fullmatch(form, route.address)
 
 
 def test_an_address_with_a_name_begins_with_that_of_a_list() -> None:
@@ -101,12 +115,12 @@ def test_two_handlers_for_one_route_are_an_error() -> None:
 @pytest.mark.parametrize(("route", "method"), CALLS, ids=lambda it: getattr(it, "name", it))
 def test_every_route_is_found_by_its_methods(route: Route, method: str) -> None:
     name = "a" if route in NAMED else ""
-    detail = "b" if "{member}" in route.address else ""
+    detail = "b" if route.address.count("{") == 2 else ""
     found = find_route(method, address_of(route, "a", "b"))
     assert found == RouteMatch(route.name, name, detail)
 
 
-@pytest.mark.parametrize("route", NAMED, ids=lambda route: route.name)
+@pytest.mark.parametrize("route", OWN, ids=lambda route: route.name)
 @given(name=st.text(max_size=20))
 def test_any_name_that_is_percent_encoded_is_found_again(route: Route, name: str) -> None:
     address = address_of(route, name, f"{name}/m")
@@ -213,7 +227,7 @@ def test_an_invalid_name_is_400_for_every_method(method: str, path: str) -> None
 
 
 def test_a_reserved_stream_is_404() -> None:
-    assert refused(find_route("GET", "/v1/stream/__ds/a")) == (404, "reserved_path")
+    assert refused(find_route("GET", "/v1/stream/%5F_ds/a")) == (404, "reserved_path")
     assert refused(find_route("GET", "/v1/topics/__ds")) == (404, "reserved_path")
 
 
@@ -232,6 +246,12 @@ def test_a_reserved_stream_is_404() -> None:
         ("/v1/transactions", "GET, HEAD, POST, OPTIONS"),
         ("/v1/transactions/a/commit", "POST, OPTIONS"),
         ("/v1/sinks/a", "DELETE, GET, HEAD, OPTIONS"),
+        ("/v1/stream/__ds/subscriptions", "GET, HEAD, OPTIONS"),
+        ("/v1/stream/__ds/subscriptions/a", "GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("/v1/stream/__ds/subscriptions/a/streams", "POST, OPTIONS"),
+        ("/v1/stream/__ds/subscriptions/a/streams/b/c", "DELETE, OPTIONS"),
+        ("/v1/stream/__ds/subscriptions/a/callback", "POST, OPTIONS"),
+        ("/v1/stream/__ds/jwks.json", "GET, HEAD, OPTIONS"),
     ],
 )
 @pytest.mark.parametrize("method", ["TRACE", "get", "", "OPTIONS"])
@@ -245,7 +265,21 @@ def test_another_method_is_405_with_those_that_are_allowed(
 @given(
     st.sampled_from(["GET", "POST", "DELETE"]),
     st.lists(
-        st.sampled_from(["v1", "stream", "topics", "transactions", "groups", "sinks", "a", "b"])
+        st.sampled_from(
+            [
+                "v1",
+                "stream",
+                "__ds",
+                "subscriptions",
+                "streams",
+                "topics",
+                "transactions",
+                "groups",
+                "sinks",
+                "a",
+                "b",
+            ]
+        )
         | st.sampled_from(["offsets", "members", ""])
         | st.text(st.characters(max_codepoint=255), max_size=4),
         max_size=6,
@@ -262,7 +296,143 @@ def test_a_route_is_found_only_at_its_address(method: str, segments: list[str]) 
     usual = address_of(route, found.name, found.detail)
     if route not in NAMED:
         assert path == usual
+    elif route in CONTROL:
+        assert find_route(method, usual) == found
     elif "{path}" in route.address:
         assert path_of(path) == found.name
     else:
         assert names_in(path) == names_in(usual)
+
+
+# ---- subscriptions -------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=100))
+def test_a_subscription_is_found_by_its_percent_encoded_id_unless_it_is_no_id(name: str) -> None:
+    found = find_route("GET", SUBSCRIPTION + quote(name, safe=""))
+    is_id = (
+        name not in ("", ".", "..")
+        and len(name.encode()) <= 256
+        and not re.search(r"[\x00-\x1f\x7f-\x9f\\]", name)
+    )
+    if is_id:
+        assert found == RouteMatch(routes.SUBSCRIPTION_SHOW, name)
+    else:
+        assert refused(found) == (400, "invalid_path")
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "linked"),
+    [
+        ("s/streams/manual%2Fb", "s", "manual/b"),
+        ("s/streams/manual%2fb", "s", "manual/b"),
+        ("s/streams/manual/b", "s", "manual/b"),
+        ("s/streams/%2Fmanual/b%2F/", "s", "manual/b"),
+        ("s/streams/streams", "s", "streams"),
+        ("a%2Fb/streams/%C3%A9", "a/b", "é"),
+        ("s/streams/a%20b", "s", "a b"),
+    ],
+)
+def test_the_address_of_a_link_can_have_encoded_slashes(path: str, name: str, linked: str) -> None:
+    found = find_route("DELETE", SUBSCRIPTION + path)
+    assert found == RouteMatch(routes.SUBSCRIPTION_UNLINK, name, linked)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s/streams/",
+        "s/streams/%2F",
+        "s/streams//",
+        "s/streams/a//b",
+        "s/streams/..",
+        "s/streams/a%2F..",
+        "s/streams/%2e%2e%2fa",
+        "s/streams/a%5cb",
+        "s/streams/%00",
+        "s/streams/%0d%0a",
+        "s/streams/a%",
+        "s/streams/%ff",
+        "s/streams/%ed%a0%80",
+        "s/streams/__ds",
+        "s/streams/__ds%2Fa",
+        "s/streams/" + "a" * 513,
+        "s/streams/" + "/".join("a" * 17),
+        "s/streams/a b",
+        "",
+        ".",
+        "..",
+        "%2e%2e",
+        "%00",
+        "a%0d",
+        "a%5c",
+        "a\\",
+        "%",
+        "%ff",
+        "a" * 257,
+        "%C3%A9" * 129,
+        "../streams/a",
+        "/streams/a",
+    ],
+)
+@pytest.mark.parametrize("method", ["DELETE", "GET", "TRACE"])
+def test_an_id_or_a_path_that_nothing_can_have_is_400(method: str, path: str) -> None:
+    assert refused(find_route(method, SUBSCRIPTION + path)) == (400, "invalid_path")
+
+
+def test_the_longest_id_and_the_longest_path_are_found() -> None:
+    name, path = "%C3%A9" * 128, "a" * 512
+    assert find_route("GET", SUBSCRIPTION + name) == RouteMatch(routes.SUBSCRIPTION_SHOW, "é" * 128)
+    found = find_route("DELETE", f"{SUBSCRIPTION}s/streams/{path}")
+    assert found == RouteMatch(routes.SUBSCRIPTION_UNLINK, "s", path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/stream/__ds",
+        "/v1/stream/__ds/",
+        "/v1/stream/__ds/a",
+        "/v1/stream/__ds//subscriptions",
+        "/v1/stream/__ds/Subscriptions",
+        "/v1/stream/__ds/subscription%73",
+        "/v1/stream/__ds/jwks%2Ejson",
+        "/v1/stream/__ds/jwks.json/",
+        "/v1/stream/__ds/subscriptions/s/",
+        "/v1/stream/__ds/subscriptions/s/Claim",
+        "/v1/stream/__ds/subscriptions/s/cla%69m",
+        "/v1/stream/__ds/subscriptions/s/claim/",
+        "/v1/stream/__ds/subscriptions/s/claim/a",
+        "/v1/stream/__ds/subscriptions/s/stream%73/a",
+        "/v1/stream/__ds/subscriptions/s/./claim",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "TRACE"])
+def test_an_unknown_control_address_is_404(method: str, path: str) -> None:
+    assert is_control(path)
+    assert find_route(method, path) == Problem(404, "no_such_address", NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/v1/stream/%5f%5fds/subscriptions/s", 404, "reserved_path"),
+        ("/v1/stream/__d%73/subscriptions/s", 404, "reserved_path"),
+        ("/v1/stream/__ds%2Fsubscriptions/s", 400, "invalid_path"),
+        ("/v1/stream//__ds/subscriptions/s", 400, "invalid_path"),
+        ("/v1/stream/./__ds/subscriptions/s", 400, "invalid_path"),
+        ("/v1/stream/a/../__ds/subscriptions", 400, "invalid_path"),
+        ("/v1/topics/__ds/subscriptions", 404, "reserved_path"),
+        ("/v1/%73tream/__ds/subscriptions", 404, "no_such_address"),
+    ],
+)
+def test_every_other_spelling_of_the_control_prefix_is_refused_as_a_stream(
+    path: str, status: int, code: str
+) -> None:
+    assert not is_control(path)
+    assert refused(find_route("GET", path)) == (status, code)
+
+
+def test_a_stream_whose_name_only_begins_like_the_control_prefix_is_a_stream() -> None:
+    assert find_route("GET", "/v1/stream/__dsx") == RouteMatch(routes.STREAM_READ, "__dsx")
+    assert find_route("GET", "/v1/stream/a/__ds/b") == RouteMatch(routes.STREAM_READ, "a/__ds/b")

@@ -231,7 +231,7 @@ def test_a_change_of_owner() -> None:
     assert isinstance(parse_change_owner(JSON, b"{}", now_ms=1), Problem)
     wrong = parse_change_owner(JSON, b'{"kind": "stream", "name": "a", "owner": "o"}', now_ms=1)
     assert isinstance(wrong, Problem)
-    assert wrong.message == "'kind' must be producer, transaction or sink"
+    assert wrong.message == "'kind' must be producer, transaction, sink or subscription"
 
 
 # ---- responses -----------------------------------------------------------------------------------
