@@ -138,11 +138,10 @@ def _snapshot_problem(state: State, wake: WakeRow) -> str | None:
 
 def _check_kinds(state: State, stream: Stream, kinds: dict[str, int], corrupt: Corrupt) -> None:
     """Check to which subscriptions a stream is linked, and why. The kinds 0 mean that it is not."""
-    path = stream.row.path
-    is_followed = not (stream.tail.is_deleted or is_topic(stream.row) or is_of_server(path))
-    if not is_followed:
+    if stream.tail.is_deleted or is_topic(stream.row):
         return  # its links, if there are any, were reported
-    expected = state.subscriptions.kinds_of(path)
+    path = stream.row.path
+    expected = {} if is_of_server(path) else state.subscriptions.kinds_of(path)
     for name in sorted(expected.keys() | kinds.keys()):
         before, after = kinds.get(name, 0), expected.get(name, 0)
         if before != after and name in state.subscriptions.by_id:
