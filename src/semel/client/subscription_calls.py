@@ -34,7 +34,6 @@ from semel.client.subscription_values import (
 from semel.client.transport import random_id
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.wire.paths import SUBSCRIPTIONS, WEBHOOK_KEYS
-from semel.wire.refusal_table import BY_CODE
 
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
@@ -268,8 +267,7 @@ def _sent(
     exchange = yield from ask(request, safety, retries=site.retries)
     if exchange.response.status in (404, 405):
         error = exchange.error()
-        entry = BY_CODE.get(error.code)
-        if entry is None or not entry.error:
+        if not isinstance(error, errors.SubscriptionRefused):
             raise errors.NotSupported(
                 f"this server does not support the call: {error.message}",
                 status=exchange.response.status,

@@ -73,7 +73,10 @@ def test_both_clients_have_the_same_public_methods_with_the_same_parameters() ->
             assert type(method) is type(twin)
             if not isinstance(method, property):
                 assert not inspect.iscoroutinefunction(twin)
-                if name not in ("process", "worker"):  # only the async one takes a coroutine function
+                if name not in (
+                    "process",
+                    "worker",
+                ):  # only the async one takes a coroutine function
                     expected = signature(method, is_async=True)
                     assert signature(twin, is_async=False) == expected, (aio, name)
                 compared += 1
