@@ -10,6 +10,7 @@ from semel.client.aio.catalog import AsyncAccess
 from semel.client.aio.consumer import AsyncConsumer
 from semel.client.aio.group import AsyncDeadLetters, AsyncGroup
 from semel.client.aio.stream import AsyncStream
+from semel.client.aio.subscriptions import AsyncSubscriptions, AsyncWake, AsyncWorker
 from semel.client.aio.topic import AsyncTopic
 from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
 from semel.client.async_driver import AsyncRead, AsyncTail
@@ -98,11 +99,13 @@ def _waiting(runner: asyncio.Runner, found: Any) -> Any:
         return _TailProxy(runner, found)
     if isinstance(found, AsyncStream | AsyncTopic | AsyncGroup | AsyncSink | AsyncAccess):
         return _Proxy(runner, found)
+    if isinstance(found, AsyncSubscriptions | AsyncWake | AsyncWorker):
+        return _Proxy(runner, found)
     if inspect.iscoroutine(found):
         return _waiting(runner, runner.run(found))
     if inspect.isasyncgen(found):
         return _iterate(runner, found)
-    if inspect.ismethod(found):
+    if inspect.ismethod(found) or getattr(found, "__name__", "") == "decorate":
         return lambda *given, **named: _waiting(runner, found(*given, **named))
     return found
 
