@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
 from semel.broker import durable_view, lookups
-from semel.broker.broker import Broker
 from semel.broker.endings import Endings
 from semel.broker.timers import Deadlines
 from semel.journal import checkpoint, frame

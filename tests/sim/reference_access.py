@@ -13,6 +13,7 @@ from semel.model import outcomes_access as access_out
 from semel.model.commands import Append, EngineCommand
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.rights import Scope
+from semel.model.subscription_commands import CreateSubscription
 from semel.model.topic_commands import AppendTopic
 from tests.sim.reference_rights import (
     Key,
@@ -265,6 +266,8 @@ class Access:
         kind, number, name = key
         if kind == "sink":
             return name in self.model.commits.sinks
+        if kind == "subscription":
+            return name in self.model.subscriptions.by_id
         if kind == "transaction":
             return name in self.model.txns.open
         if number == 0:
@@ -342,6 +345,8 @@ class Access:
             if c.sink is not None:
                 yield "sink", 0, c.sink.app
             yield from (("transaction", 0, listed.id) for listed in c.transactions)
+        elif isinstance(c, CreateSubscription):
+            yield "subscription", 0, c.id
         else:
             yield from self._used_by_call(c)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from semel.model import access_commands as access_ask
 from semel.model import commands as ask
 from semel.model import sink_commands as sink_ask
+from semel.model import subscription_commands as sub_ask
 from semel.model.commands import EngineCommand
 from semel.model.policies import DeletePolicy, SetPolicy
 from tests.sim.reference_rights import Who
@@ -25,6 +26,9 @@ _ACTIONS: dict[type, str] = {
     ask.ForgetProducer: "producer_forget",
     sink_ask.RebindSink: "sink_rebind",
     sink_ask.ForgetSink: "sink_forget",
+    sub_ask.CreateSubscription: "subscription_create",
+    sub_ask.DeleteSubscription: "subscription_delete",
+    sub_ask.ResumeSubscription: "subscription_resume",
 }
 _OF_OPERATORS: dict[type, str] = {
     ask.CommitTxn: "transaction_commit",

@@ -14,9 +14,11 @@ from semel.model import group_commands as group_ask
 from semel.model import outcomes as out
 from semel.model import outcomes_access as access_out
 from semel.model import outcomes_groups as group_out
+from semel.model import outcomes_subscriptions as sub_out
 from semel.model import outcomes_topics as topic_out
 from semel.model import outcomes_txn as txn_out
 from semel.model import sink_commands as sink_ask
+from semel.model import subscription_commands as sub_ask
 from semel.model import topic_commands as topic_ask
 from semel.model.commands import Append, Create, EngineCommand, Owner, ProducerOwner
 from semel.model.outcomes import Refusal
@@ -205,6 +207,47 @@ def _common(pattern: str) -> str:
     return f"{common}/" if common and parts[at : at + 1] == ["*"] else common
 
 
+def _of_subscription(c: sub_ask.SubscriptionCommand) -> Needs | None:
+    """CHOICE: what the server does by itself has no rule. A token of the wake is checked before."""
+    match c:
+        case sub_ask.CreateSubscription():
+            return _of_creation(c)
+        case sub_ask.LinkStreams():
+            reads = (Need("stream", path, "read") for path in c.streams)
+            return chain(_on_subscription(c.id, "write"), reads)
+        case sub_ask.UnlinkStream() | sub_ask.ClaimWake() | sub_ask.ResumeSubscription():
+            return _on_subscription(c.id, "write")
+        case sub_ask.DeleteSubscription():
+            return _on_subscription(c.id, "delete")
+        case sub_ask.AckWake() | sub_ask.ReleaseWake():
+            return iter(())
+        case _:
+            return None
+
+
+def _of_creation(c: sub_ask.CreateSubscription) -> Needs:
+    yield Need("subscription", c.id, "create")
+    yield Mine(("subscription", 0, c.id))
+    yield from (Need("stream", path, "read") for path in c.streams)
+    if c.pattern is not None:
+        yield Need("stream", _common(c.pattern), "read")
+    if c.wake_stream is not None:
+        absent = sub_out.WakeStreamRefused(c.wake_stream, "")
+        yield Need("stream", c.wake_stream, "write", absent)
+
+
+def _on_subscription(name: str, right: str, unknown: str = "") -> Needs:
+    yield Need("subscription", name, right, sub_out.UnknownSubscription(unknown))
+    yield Mine(("subscription", 0, name))
+
+
+def _acks(wakes: Iterable[sub_ask.WakeAck]) -> Needs:
+    """Yield the needs of the acks in a commit that have no token of their wake."""
+    for ack in wakes:
+        if not ack.is_permitted:
+            yield from _on_subscription(ack.id, "write", ack.id)
+
+
 def _moves(moves: Iterable[ask.PositionMove]) -> Needs:
     for move in moves:
         yield _listed(move.path, "read")
@@ -385,6 +428,8 @@ class Rights:
                 return iter([Mine(("sink", 0, c.app), None, txn_out.UnknownSink(), is_use=False)])
             case topic_ask.OnTopic():
                 return self._of_topic(c, who)
+            case _ if isinstance(c, sub_ask.SubscriptionCommand):
+                return _of_subscription(c)
             case _:
                 return _of_group(c) if isinstance(c, group_ask.GroupCommand) else None
 
@@ -417,6 +462,8 @@ class Rights:
             yield from (self._written(path) for path in c.streams)
         if isinstance(c, ask.AddPositions):
             yield from _moves(c.positions)
+        if isinstance(c, ask.CommitTxn):
+            yield from _acks(c.wakes)
 
     def _of_commit(self, c: ask.Commit, who: Who) -> Needs:
         if c.sink is not None or c.transactions or not is_worker(who):
@@ -430,6 +477,7 @@ class Rights:
             yield from self._uses_sink(c.sink.app, who)
         for listed in c.transactions:
             yield from self._uses_transaction(listed.id)
+        yield from _acks(c.wakes)
 
 
 def written_paths(c: EngineCommand) -> Iterable[str]:

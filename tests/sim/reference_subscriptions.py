@@ -193,7 +193,8 @@ class Subscriptions:
 
     def _refuse_wake_stream(self, path: str | None) -> Refusal | None:
         """U3. The reason is free."""
-        is_fit = path is None or self._wake_stream(path) is not None
+        is_reserved = path is not None and path.startswith(RESERVED)
+        is_fit = path is None or (self._wake_stream(path) is not None and not is_reserved)
         return None if is_fit else sub_out.WakeStreamRefused(path or "", "")
 
     def _wake_stream(self, path: str) -> Stream | None:
@@ -279,7 +280,8 @@ class Subscriptions:
         if not self.is_due(subscription):
             return
         model, now = self._model, self._model.write(c)
-        snapshot = self.pending(subscription)[: model.bounds.wake_streams]
+        most = min(model.bounds.wake_streams, model.bounds.streams)  # as fit into a frame
+        snapshot = self.pending(subscription)[:most]
         subscription.generation += 1
         subscription.wake = Wake(c.wake_id, now, tuple(snapshot))
         path = subscription.configuration.wake_stream
@@ -293,7 +295,8 @@ class Subscriptions:
                 "generation": subscription.generation,
                 "ts": now,
             }
-            stream.store(Batch(json.dumps(message, separators=(",", ":")).encode()))
+            body = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+            stream.store(Batch(body.encode()))
             stream.written_ms = now
 
     def _claim(self, subscription: Subscription, c: sub_ask.ClaimWake) -> Outcome:

@@ -61,6 +61,8 @@ def run_world(world: World, steps: int) -> Result:
     world.settle()
     world.let_pass(TXN_TIMEOUT_MS_MAX)
     world.settle()
+    world.settle_wakes()
+    world.settle()
     flip_and_reopen(world)
     world.trace.update(world.disk.digest().encode() + world.store.digest().encode())
     return Result(world.counts, world.trace.hexdigest())

@@ -1,5 +1,6 @@
 """A broker that reports its decisions and its outcomes to the simulator, in their order."""
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -85,6 +86,7 @@ class TappedBroker(Broker):
         observer: Observer,
         producer_idle_ms: int = 0,
         hour_ms: int = HOUR_MS,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         super().__init__(
             recovered,
@@ -92,6 +94,7 @@ class TappedBroker(Broker):
             segment_bytes=segment_bytes,
             producer_idle_ms=producer_idle_ms,
             hour_ms=hour_ms,
+            random_bytes=random_bytes,
         )
         self._observer = observer
         self.last_lsn = 0

@@ -149,7 +149,8 @@ class Workload:
     def names(self) -> Names:
         """Return the names that the commands use."""
         topics = TOPICS if self._topic_share else ()
-        return Names((*self._paths, *topics), tuple(self._ids), *self._txns.names())
+        names = (tuple(self._ids), *self._txns.names(), self.subscriptions.ids)
+        return Names((*self._paths, *topics), *names)
 
     def path(self) -> str:
         """Choose a stream's path."""

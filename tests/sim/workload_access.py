@@ -17,6 +17,7 @@ from semel.model.commands import Create, EngineCommand
 from semel.model.policies import SetPolicy
 from semel.model.producer_commands import CountHour, DropTombstones, ExpireRegistration
 from semel.model.rights import NEVER, Caller, Scope, Source, make_caller, parse_scope
+from semel.model.subscription_commands import ExpireWake, IssueWake, NoteDelivery
 from tests.sim.demands import demand
 from tests.sim.reference_audit import AUDIT
 from tests.sim.reference_rights import Who, is_reserved, written_paths
@@ -29,10 +30,12 @@ PRINCIPALS = ("ann", "ann/job", "ann/job/2", "anna", "bob", "bob", "carl")
 ROLES = (
     "cluster:admin",
     "stream:*:read,write,create,delete group:*:write policy:*:write,delete",
-    "stream:*:read,write,create,delete group:*:write cluster:IdempotentWrite,TransactionalWrite",
-    "stream:s*:read,write,create group:g0:write cluster:IdempotentWrite",
-    "stream:*:admin group:g*:admin producer:*:write",
-    "stream:*:read,write group:*:write transaction:*:admin sink:a*:admin producer:q*:admin",
+    "stream:*:read,write,create,delete group:*:write subscription:*:write,create,delete "
+    "cluster:IdempotentWrite,TransactionalWrite",
+    "stream:s*:read,write,create group:g0:write subscription:a:write cluster:IdempotentWrite",
+    "stream:*:admin group:g*:admin producer:*:write subscription:b*:admin",
+    "stream:*:read,write group:*:write subscription:*:write,create transaction:*:admin "
+    "sink:a*:admin producer:q*:admin",
 )
 # These are drawn one by one, also for tokens that are made with tokens.
 SCOPES = (
@@ -59,6 +62,9 @@ SCOPES = (
     "policy:*:delete",
     "policy:u:describe",
     "topic:*:write",
+    "subscription:a:write",
+    "subscription:*:create",
+    "subscription:b*:admin",
     "cluster:describe",
     "cluster:IdempotentWrite",
     "cluster:TransactionalWrite",
@@ -72,6 +78,9 @@ INTERNAL = (
     DropTombstones,
     ExpireRegistration,
     NoteTokenUses,
+    ExpireWake,
+    IssueWake,
+    NoteDelivery,
 )
 SHARE = 0.05  # of the commands, those on tokens and owners
 HOUR_MS = 3_600_000
@@ -85,6 +94,7 @@ class Names(NamedTuple):
     producers: tuple[str, ...]  # of those that have transactions
     transactions: tuple[str, ...]
     apps: tuple[str, ...]
+    subscriptions: tuple[str, ...]
 
 
 def who_of(caller: Caller) -> Who:
@@ -316,7 +326,7 @@ class AccessWorkload:
     def _change_owner(self, model: "Model", now_ms: int) -> ChangeOwner:
         rng, names = self._rng, self._names
         owner = rng.choice([None, *PRINCIPALS])
-        kind = rng.choice(["row", "row", "producer", "transaction", "sink"])
+        kind = rng.choice(["row", "row", "producer", "transaction", "sink", "subscription"])
         if kind == "row":
             path, name = rng.choice(names.paths), rng.choice([*names.ids, *names.producers])
             stream = model.streams.get(path)
@@ -328,5 +338,5 @@ class AccessWorkload:
         elif kind == "transaction":
             name = rng.choice([*names.transactions, *model.txns.open])
         else:
-            name = rng.choice(names.apps)
+            name = rng.choice(names.apps if kind == "sink" else names.subscriptions)
         return ChangeOwner(now_ms, kind, name, None, owner)

@@ -45,7 +45,7 @@ class SubscriptionWorkload:
     ) -> None:
         self._rng, self._paths, self._batch, self.is_off = rng, list(paths), batch, is_off
         self._count = 0
-        self._ids = IDS[: rng.randint(2, len(IDS))]
+        self.ids = IDS[: rng.randint(2, len(IDS))]
         # Wakes that somebody has got: id of the subscription, id of the wake, generation.
         self._past: deque[tuple[str, str, int]] = deque(maxlen=30)
         self._created: deque[sub_ask.CreateSubscription] = deque(maxlen=8)
@@ -59,7 +59,6 @@ class SubscriptionWorkload:
             self._create: 7,
             self._delete: 2.5,
             self._resume: 3,
-            self._note: 3,
             self._expire: 2,
             self._disturb: 2,
         }
@@ -73,7 +72,7 @@ class SubscriptionWorkload:
         missing = [path for path in WAKE_STREAMS if path not in model.streams]
         if missing and rng.random() < 0.3:
             return self._create_wake_stream(missing[0], now_ms)
-        name = rng.choice(self._ids)
+        name = rng.choice(self.ids)
         known = list(model.subscriptions.by_id)
         if name not in known and (len(known) < 2 or rng.random() < 0.3):
             return self._create(model, now_ms, name)

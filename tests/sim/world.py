@@ -40,6 +40,7 @@ from semel.model.outcomes import (
 )
 from semel.model.outcomes_topics import TopicStored
 from semel.model.rights import Caller
+from semel.model.subscription_commands import WEBHOOK, ResumeSubscription
 from semel.model.topic_commands import AppendTopic
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.demands import Violation, demand, demand_equal, is_same
@@ -51,8 +52,10 @@ from tests.sim.oracle import demand_readable, demand_same_messages, read_all, st
 from tests.sim.oracle_access import TokenPromises, demand_ended_owners
 from tests.sim.oracle_groups import Choices, demand_noticed, demand_settled
 from tests.sim.oracle_letters import demand_letters
+from tests.sim.oracle_subscriptions import WakeHistory, demand_awake
 from tests.sim.oracle_topics import TopicPromises
 from tests.sim.oracle_txn import demand_chunks_kept, demand_outcomes, parts_view
+from tests.sim.receivers import Receivers
 from tests.sim.reference import Model
 from tests.sim.reference_access import TakeOwners
 from tests.sim.reference_groups import Shared
@@ -61,6 +64,7 @@ from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.timeouts import Timeouts
+from tests.sim.wake_leases import WakeLeases
 from tests.sim.workload import Workload, is_broken
 from tests.sim.workload_access import AccessWorkload, who_of
 
@@ -71,6 +75,7 @@ TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
 BOOTS_MAX = 50
 SWEEP_ALL = 1_000_000
 REBALANCES_MAX = 100
+SETTLE_ROUNDS = 20
 
 
 class World(AccessObserver):
@@ -116,6 +121,7 @@ class World(AccessObserver):
             policy_rng=None if txn_share == 0 else Random(f"policies {seed}"),
             group_rng=None if txn_share == 0 or seed % 4 > 1 else Random(f"groups {seed}"),
             topic_rng=None if txn_share == 0 or seed % 5 > 2 else Random(f"topics {seed}"),
+            wake_rng=None if txn_share == 0 or seed % 3 == 1 else Random(f"wakes {seed}"),
         )
         self.letters = LetterWorkload(
             Random(f"letters {seed}"), is_off=self.txn_share == 0 or seed % 3 == 0
@@ -133,6 +139,12 @@ class World(AccessObserver):
         self.timeouts = Timeouts(self.hour_ms)
         self.leases = Leases(self.counts)
         self.choices = Choices(self.counts)
+        self.wakes, self.durable_wakes = WakeHistory(), WakeHistory()
+        self.wake_leases = WakeLeases(self.counts)
+        self.wake_ids_rng = Random(f"ids of wakes {seed}")
+        self.receivers = Receivers(
+            Random(f"receivers {seed}"), self.workload.subscriptions, self.counts
+        )
         self.trace = hashlib.sha256()
         self.model = self._new_model()
         self.durable_model = self._new_model()
@@ -214,6 +226,7 @@ class World(AccessObserver):
             observer=self,
             producer_idle_ms=self.producer_idle_ms,
             hour_ms=self.hour_ms,
+            random_bytes=self.wake_ids_rng.randbytes,
         )
         self.broker.set_room(room)
         self.group: WriteGroup | None = None
@@ -223,11 +236,14 @@ class World(AccessObserver):
         self.waiters = []
         self.timeouts.restart(self.model, self.monotonic_ms)
         self.leases.restart(self.monotonic_ms)
+        self.wake_leases.restart(self.model, self.monotonic_ms)
+        self.receivers.restart(self.model, self.monotonic_ms)
         self.access.restart()
         demand_readable(self.broker, self.model)
         demand_outcomes(self.broker, self.model)
         demand_ended_owners(self.broker, self.model)
         demand_letters(self.model, self.counts)
+        self.wakes.demand_messages(self.model)
         self._check_ends()
 
     def _check_ends(self) -> None:
@@ -257,15 +273,16 @@ class World(AccessObserver):
         demand(end >= self.promised_end, f"promised up to {self.promised_end}, found {end}")
         demand(end >= self.durable_end, f"synced up to {self.durable_end}, found {end}")
         survived = [entry for entry in self.log if entry.end <= end]
-        self.model = self.durable_model
+        self.model, self.wakes = self.durable_model, self.durable_wakes
         for entry in survived:
             self.model.replay(entry.command)
             entry.replay(self.shadow)
+            self.wakes.fold(entry.event, entry.sections)
         lost = self.log[len(survived) :]
         self.counts["lost in a crash, never answered"] += len(lost)
         if lost and isinstance(lost[0].command, TakeOwners):
             self.counts["owners separated from their command"] += 1
-        self.durable_model = self.model.copy()
+        self.durable_model, self.durable_wakes = self.model.copy(), self.wakes.copy()
         self.log = []
         self.promised_end = self.durable_end = end
         found = state_view(recovered.state)
@@ -274,6 +291,7 @@ class World(AccessObserver):
         parts = parts_view(recovered.state)
         demand_equal(parts, parts_view(self.shadow), "recovered parts and live parts")
         self.promises.demand_kept(recovered.state)
+        self.wakes.demand_kept(recovered.state)
         self._compare_full_replay(found, recovered.segments)
 
     def _compare_full_replay(self, found: dict[str, object], segments: Segments) -> None:
@@ -300,16 +318,12 @@ class World(AccessObserver):
         caller: Caller | None = None,
     ) -> None:
         """Compare a decision with that of the model, and record its frame."""
-        if not self.broker.is_full:
-            self.timeouts.demand_found_in_time(command, self.model, self.monotonic_ms)
-            self.leases.demand_in_time(command, self.model, self.monotonic_ms)
-        self.leases.decided(command, decision.outcome, self.model, self.monotonic_ms)
+        self._note_times(command, decision.outcome)
         if decision.event is not None and not is_written:
             self.counts["refused for room"] += 1
             return
         if decision.event is not None:
-            self.timeouts.demand_not_early(command, self.model, self.monotonic_ms)
-            self.leases.demand_not_early(command, self.model, self.monotonic_ms)
+            self._demand_not_early(command)
         if caller is not None:
             self.promises.demand_not_revoked(caller)
         who = None if caller is None else who_of(caller)
@@ -332,8 +346,32 @@ class World(AccessObserver):
             if isinstance(decision.event, StreamConfigured) and decision.event.append is not None:
                 self.counts["appends that carry a switch"] += 1
             self.timeouts.written(command, expected, self.model, self.monotonic_ms)
+            self._note_wakes(command, decision)
             self.note_frame(asked, decision)
             self.expect_record(command, who)
+
+    def _note_times(self, command: EngineCommand, outcome: Outcome) -> None:
+        """Check that nothing overdue was found, and record who was heard."""
+        if not self.broker.is_full:
+            self.timeouts.demand_found_in_time(command, self.model, self.monotonic_ms)
+        for leases in (self.leases, self.wake_leases):
+            if not self.broker.is_full:
+                leases.demand_in_time(command, self.model, self.monotonic_ms)
+            leases.decided(command, outcome, self.model, self.monotonic_ms)
+
+    def _demand_not_early(self, command: EngineCommand) -> None:
+        self.timeouts.demand_not_early(command, self.model, self.monotonic_ms)
+        self.leases.demand_not_early(command, self.model, self.monotonic_ms)
+        self.wake_leases.demand_not_early(command, self.model, self.monotonic_ms)
+
+    def _note_wakes(self, command: EngineCommand, decision: Decision) -> None:
+        """Check what a frame changes about wakes."""
+        event, sections = decision.event, decision.sections
+        assert event is not None
+        self.wakes.demand_allowed(command, event, sections, self.model)
+        self.wakes.fold(event, sections)
+        self.wake_leases.written(command, decision.outcome, self.model, self.monotonic_ms)
+        self.receivers.written(command, self.model, self.monotonic_ms)
 
     def _check_groups(self, asked: EngineCommand | Shared) -> None:
         self.choices.after(self.model, asked)
@@ -371,6 +409,7 @@ class World(AccessObserver):
         self.counts["operations"] += 1
         self.counts["queued after a waiting command"] += self.broker.is_congested
         self._hear()
+        self._deliver()
         now_ms = self.now_ms
         if self.swarm.jumps and self.clock_rng.random() < 0.005:
             now_ms += self.clock_rng.choice([-TEN_YEARS_MS, TEN_YEARS_MS])
@@ -395,11 +434,23 @@ class World(AccessObserver):
             demand(is_late or self.broker.end == end, "a heartbeat has written a frame")
             self.leases.heard(self.model, (group, member), self.monotonic_ms)
 
+    def _deliver(self) -> None:
+        """Let some wakes be delivered to webhooks, and some deliveries end."""
+        if self.workload.subscriptions.is_off:
+            return
+        self.receivers.take(self.broker, self.model, self.durable_model, self.monotonic_ms)
+        result = self.receivers.result(self.now_ms, self.monotonic_ms)
+        if result is not None:
+            self.broker.submit(result, _ignore)
+
     def write(self) -> None:
         """Run one step of the journal's thread: take a write group, write it, or complete it."""
         if self.group is None:
+            had_room = not (self.broker.needs_room or self.broker.is_congested)
             self.group = self.broker.next_group()
             self.is_group_on_disk = False
+            if had_room and not self.broker.is_congested:
+                demand_awake(self.broker.state)
         elif not self.is_group_on_disk:
             self.writer.write(self.group)
             self.is_group_on_disk = True
@@ -425,6 +476,7 @@ class World(AccessObserver):
             entry = self.log.pop(0)
             self.durable_model.replay(entry.command)
             entry.replay(self.shadow)
+            self.durable_wakes.fold(entry.event, entry.sections)
             self.durable_end = entry.end
 
     def checkpoint(self) -> None:
@@ -567,12 +619,40 @@ class World(AccessObserver):
         self.leases.demand_nothing_left(self.model, self.monotonic_ms)
         demand_settled(self.model)
         demand_letters(self.model, self.counts)
+        self._check_wakes()
         for path, offset, is_committed, woken in self.waiters:
             view = self.broker.durable_view.by_path.get(path)
             is_past = view is None or view.tail is None
             if view is not None and view.tail is not None:
                 is_past = (view.tail.stable if is_committed else view.tail.tail) > offset
             demand(woken or not is_past, f"a reader of {path} was never woken")
+
+    def _check_wakes(self) -> None:
+        demand_awake(self.broker.state)
+        self.wakes.demand_messages(self.model)
+        self.wake_leases.demand_nothing_left(self.model, self.monotonic_ms)
+
+    def settle_wakes(self) -> None:
+        """Let every receiver do all of its work, and all leases expire: nothing is left pending."""
+        for name in list(self.model.subscriptions.by_id):
+            self.broker.submit(ResumeSubscription(self.now_ms, name), _ignore)
+        for _ in range(SETTLE_ROUNDS):
+            self._finish()
+            results = self.receivers.finish(self.broker, self.now_ms)
+            for result in results:
+                self.broker.submit(result, _ignore)
+            self._finish()
+            if not results and not any(map(self._is_busy, self.model.subscriptions.by_id)):
+                return
+            self.let_pass(HOUR_MS)
+        raise Violation(f"some wakes are never delivered: {self.model.subscriptions.by_id}")
+
+    def _is_busy(self, name: str) -> bool:
+        """Return whether a wake is in flight that somebody has or must get."""
+        subscription = self.model.subscriptions.by_id[name]
+        is_webhook = subscription.configuration.type == WEBHOOK
+        wake = subscription.wake
+        return wake is not None and (is_webhook or bool(wake.worker))
 
     def _finish(self) -> None:
         """Write everything that is decided, and end everything that is due."""

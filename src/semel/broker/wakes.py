@@ -6,6 +6,7 @@ After a restart every lease and every delay starts again. So a wake can end late
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -133,17 +134,23 @@ class Wakes:
         time of the frames is that of the newest one, which has made the wakes necessary.
         """
         due, queue = self._state.subscriptions.due, self._queue
-        for name in sorted(due.difference(queue)):
-            queue[name] = None
-        searched = 0
-        for name in [*queue][:WAKES_PER_GROUP_MAX]:
-            if name in due:
-                searched += len(self._state.subscriptions.by_id[name].pending)
-                if not self._issue(name, self._state.time_ms):
-                    return
-            del queue[name]
-            if searched > _SEARCHED_MAX:
+        count = searched = 0
+        while count < WAKES_PER_GROUP_MAX:
+            # The message about a wake can make the subscriptions due that follow its wake stream.
+            for name in sorted(due.difference(queue)):
+                queue[name] = None
+            names = [*queue][: WAKES_PER_GROUP_MAX - count]
+            if not names:
                 return
+            count += len(names)
+            for name in names:
+                if name in due:
+                    searched += len(self._state.subscriptions.by_id[name].pending)
+                    if not self._issue(name, self._state.time_ms):
+                        return
+                del queue[name]
+                if searched > _SEARCHED_MAX:
+                    return
 
     def issue_for(self, command: EngineCommand) -> bool:
         """Issue the wake that a claim needs. Return False if that has to wait (W4)."""
@@ -216,6 +223,20 @@ class Wakes:
         else:
             self.on_deliverable(name)
 
+    def _offer_later(self, name: str) -> Notice:
+        """Return what to call when the wake that is in flight is durable.
+
+        By then another wake can be in flight, which is not durable yet.
+        """
+        subscription = self._find(name)
+        wake_id = "" if subscription is None else subscription.wake.wake_id
+        return partial(self._offer_wake, wake_id), name
+
+    def _offer_wake(self, wake_id: str, name: str) -> None:
+        subscription = self._find(name)
+        if subscription is not None and subscription.wake.wake_id == wake_id:
+            self._offer(name)
+
     def note_outcome(self, command: EngineCommand, outcome: Outcome) -> None:
         """Record a command of a worker or a delivery that was accepted, if it starts a time.
 
@@ -250,7 +271,7 @@ class Wakes:
         """Record an event that was just applied. Return what to call when it is durable."""
         if isinstance(event, WakeIssued):
             self.issued += 1
-            return [(self._offer, event.id)]
+            return [self._offer_later(event.id)]
         if isinstance(event, DeliveryNoted):
             return self._note_delivery(event)
         if isinstance(event, Claimed):
@@ -267,7 +288,7 @@ class Wakes:
     def _note_delivery(self, event: DeliveryNoted) -> list[Notice]:
         if event.is_suspended:
             self._stop(event.id)
-        return [(self._offer, event.id)] if event.is_resumed else []
+        return [self._offer_later(event.id)] if event.is_resumed else []
 
     def _note_acks(self, wakes: Iterable[Acked]) -> None:
         for wake in wakes:
