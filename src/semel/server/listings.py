@@ -1,25 +1,30 @@
-"""Pages of the lists of streams and topics: `GET /v1/streams` and `GET /v1/topics`.
+"""Pages of lists: `GET /v1/streams`, `GET /v1/topics` and `GET /v1/transactions`.
 
-The lists have the durable streams or topics, sorted by path. Each request returns one page.
+The lists of streams and topics have the durable ones, sorted by path. Each request returns one
+page.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from semel.broker.durable_view import DurableView, StreamView
 from semel.broker.sorted_paths import SortedPaths
 from semel.machine.policies import Policies, dedup_source
-from semel.machine.state import State
+from semel.machine.state import State, Txn
+from semel.machine.txn.views import Dates, pending_txns, txn_state, txn_view
+from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.offsets import print_offset
 from semel.model.rights import DESCRIBE, STREAM, TOPIC, Caller
 from semel.wire.paths import parse_query, read_limit
 from semel.wire.policies import print_switch
 from semel.wire.schema import StreamEntry, StreamsPage
 from semel.wire.schema.topics import TopicEntry, TopicsPage
+from semel.wire.schema.transactions import PendingTransaction, TransactionsPage
+from semel.wire.transactions import STUCK, TxnQuery, is_stuck, pending_transaction
 
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
@@ -136,3 +141,45 @@ def _topic_entries(state: State, name: str) -> Iterator[TopicEntry]:
             closed=topic.tail.is_closed,
             created_at_ms=topic.row.created_ms,
         )
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
+def transactions_page(
+    state: State,
+    query: TxnQuery,
+    now_ms: int,
+    dates: Dates,
+    is_shown: Callable[[str], bool] = lambda _name: True,
+    owner_of: Callable[[str], str | UnsetType | None] = lambda _name: UNSET,
+) -> TransactionsPage[PendingTransaction]:
+    """Return a page of the pending transactions that match `query`, oldest first.
+
+    `is_shown` returns True for the ids of transactions that the caller may see. `owner_of` returns
+    the owner of an id, or UNSET if the page does not show it.
+
+    The page also ends after transactions with TXN_PAGE_ROWS_MAX streams and positions together, and
+    after TXN_PAGE_SEARCHED_MAX transactions of which some do not match. So a page takes a few
+    milliseconds, and it can be empty although there is a next one.
+    """
+    entries: list[PendingTransaction] = []
+    rows, last = 0, query.after
+    for searched, txn in enumerate(pending_txns(state, query.stream, query.after)):
+        if searched == TXN_PAGE_SEARCHED_MAX:
+            return TransactionsPage(entries, last)
+        if is_shown(txn.row.id) and _is_in_state(txn, query.state, now_ms, dates):
+            if len(entries) == query.limit or rows >= TXN_PAGE_ROWS_MAX:
+                return TransactionsPage(entries, last)
+            view, owner = txn_view(state, txn, dates), owner_of(txn.row.id)
+            entries.append(pending_transaction(view, now_ms, owner))
+            rows += len(txn.streams) + len(txn.row.positions)
+        last = txn.row.number
+    return TransactionsPage(entries)
+
+
+def _is_in_state(txn: Txn, wanted: str | None, now_ms: int, dates: Dates) -> bool:
+    """Return True if a transaction is in the state of a query. Every one is in the state None."""
+    if wanted == STUCK:
+        return is_stuck(dates(txn).touched_ms, now_ms)
+    return wanted in (None, txn_state(txn))

@@ -8,27 +8,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
 from semel.broker.engine import Engine
 from semel.machine import State
-from semel.machine.state import Txn
 from semel.machine.txn.views import (
-    Dates,
     SinkView,
     TxnView,
     group_view,
-    pending_txns,
     sink,
     sinks,
     snapshot,
     transaction,
-    txn_state,
-    txn_view,
 )
 from semel.model.commands import CommitTxn, EngineCommand, TxnOutcome
 from semel.model.errors import EngineStopped
-from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.outcomes import Outcome, PolicySet, Refusal, UnknownPolicy
 from semel.model.outcomes_txn import CommitDone, PositionsSet, UnknownTransaction
 from semel.model.rights import POLICY, SINK, STREAM, TOPIC, TRANSACTION, Caller
@@ -38,20 +32,17 @@ from semel.model.subscription_commands import WakeAck
 from semel.server.access import Access
 from semel.server.admission import send_response, send_view
 from semel.server.http import Request, Responder, internal_error, refused_problem
+from semel.server.listings import transactions_page
 from semel.server.metrics import OutcomeCounts
 from semel.server.wake_tokens import WakeTokens
 from semel.wire import commits, groups, policies, responses, routes
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.rendering import Response, problem_of
 from semel.wire.schema import PoliciesPage, PolicyEntry
-from semel.wire.schema.transactions import PendingTransaction, TransactionsPage
 from semel.wire.transactions import (
-    STUCK,
-    TxnQuery,
     begin_response,
     call_response,
     ended_transaction,
-    is_stuck,
     parse_begin,
     parse_call,
     parse_txn_epoch,
@@ -321,45 +312,6 @@ def _transaction_response(
     if isinstance(ended, TxnOutcome):
         return responses.json_response(200, ended_transaction(ended, owner))
     return responses.outcome_response(ended if ended is not None else UnknownTransaction())
-
-
-def transactions_page(
-    state: State,
-    query: TxnQuery,
-    now_ms: int,
-    dates: Dates,
-    is_shown: Callable[[str], bool] = lambda _name: True,
-    owner_of: Callable[[str], str | UnsetType | None] = lambda _name: UNSET,
-) -> TransactionsPage[PendingTransaction]:
-    """Return a page of the pending transactions that match `query`, oldest first.
-
-    `is_shown` returns True for the ids of transactions that the caller may see. `owner_of` returns
-    the owner of an id, or UNSET if the page does not show it.
-
-    The page also ends after transactions with TXN_PAGE_ROWS_MAX streams and positions together, and
-    after TXN_PAGE_SEARCHED_MAX transactions of which some do not match. So a page takes a few
-    milliseconds, and it can be empty although there is a next one.
-    """
-    entries: list[PendingTransaction] = []
-    rows, last = 0, query.after
-    for searched, txn in enumerate(pending_txns(state, query.stream, query.after)):
-        if searched == TXN_PAGE_SEARCHED_MAX:
-            return TransactionsPage(entries, last)
-        if is_shown(txn.row.id) and _is_in_state(txn, query.state, now_ms, dates):
-            if len(entries) == query.limit or rows >= TXN_PAGE_ROWS_MAX:
-                return TransactionsPage(entries, last)
-            view, owner = txn_view(state, txn, dates), owner_of(txn.row.id)
-            entries.append(pending_transaction(view, now_ms, owner))
-            rows += len(txn.streams) + len(txn.row.positions)
-        last = txn.row.number
-    return TransactionsPage(entries)
-
-
-def _is_in_state(txn: Txn, wanted: str | None, now_ms: int, dates: Dates) -> bool:
-    """Return True if a transaction is in the state of a query. Every one is in the state None."""
-    if wanted == STUCK:
-        return is_stuck(dates(txn).touched_ms, now_ms)
-    return wanted in (None, txn_state(txn))
 
 
 class SinksResource(Resource):

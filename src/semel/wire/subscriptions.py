@@ -118,8 +118,8 @@ def parse_create(name: str, headers: Headers, body: bytes, *, now_ms: int) -> Cr
         request.type,
         pattern,
         streams,
-        url,
-        wake_stream,
+        url=url,
+        wake_stream=wake_stream,
         description=request.description or None,
         **more,
     )

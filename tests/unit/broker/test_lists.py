@@ -25,9 +25,9 @@ from semel.model.commands import (
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended
-from semel.server import producers, resources
+from semel.server import listings, producers
+from semel.server.listings import transactions_page
 from semel.server.producers import producers_page
-from semel.server.resources import transactions_page
 from semel.wire.producers import ProducerQuery
 from semel.wire.schema.producers import ProducersPage
 from semel.wire.transactions import TxnQuery
@@ -73,15 +73,15 @@ def test_a_page_ends_after_its_limit() -> None:
 
 def test_a_page_ends_after_many_streams() -> None:
     state = state_of(5)
-    with patch.object(resources, "TXN_PAGE_ROWS_MAX", 6):
+    with patch.object(listings, "TXN_PAGE_ROWS_MAX", 6):
         assert pages(state) == [["t0", "t1"], ["t2", "t3"], ["t4"]]
-    with patch.object(resources, "TXN_PAGE_ROWS_MAX", 1):  # there is always one on a page
+    with patch.object(listings, "TXN_PAGE_ROWS_MAX", 1):  # there is always one on a page
         assert pages(state) == [["t0"], ["t1"], ["t2"], ["t3"], ["t4"]]
 
 
 def test_a_page_ends_after_many_transactions_that_do_not_match() -> None:
     state = state_of(7, prepared=4)
-    with patch.object(resources, "TXN_PAGE_SEARCHED_MAX", 3):
+    with patch.object(listings, "TXN_PAGE_SEARCHED_MAX", 3):
         assert pages(state, "open") == [[], ["t4", "t5"], ["t6"]]
         assert pages(state, "prepared") == [["t0", "t1", "t2"], ["t3"], []]
         assert pages(state, "prepared", limit=2) == [["t0", "t1"], ["t2", "t3"], []]
@@ -90,7 +90,7 @@ def test_a_page_ends_after_many_transactions_that_do_not_match() -> None:
 @pytest.mark.parametrize(("wanted", "shown"), [("stuck", 0), ("prepared", 2), (None, 7)])
 def test_what_is_not_shown_is_not_computed(wanted: str | None, shown: int) -> None:
     state = state_of(7, prepared=2)
-    with patch.object(resources, "txn_view", wraps=txn_view) as views:
+    with patch.object(listings, "txn_view", wraps=txn_view) as views:
         pages(state, wanted, now_ms=TXN_TIMEOUT_MS_MAX - 1)
     assert views.call_count == shown
 
