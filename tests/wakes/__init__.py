@@ -1,0 +1,1 @@
+"""Kills at every step of a wake, and workers that must process everything exactly once."""
