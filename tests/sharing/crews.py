@@ -9,6 +9,8 @@ from multiprocessing.process import BaseProcess
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
+from tests.forks import fork_context
+
 # What a worker counts, by index.
 COMMITS: Final = 0
 REFUSED: Final = 1
@@ -86,11 +88,7 @@ class Crew:
     """Worker processes, each in a slot. A slot is used again when its worker has ended."""
 
     def __init__(self, task: object, slots: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["tests.sharing.client_workers", "tests.sharing.raw_workers"]
-        )
-        self._context = context
+        self._context = context = fork_context()
         self._task = task
         self._counts = context.Array("q", COUNTS * slots, lock=False)
         self._free = list(range(slots))
