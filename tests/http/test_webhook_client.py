@@ -92,7 +92,10 @@ def post(
     context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         client = WebhookClient(policy, context, times)
-        return runner.run(client.post(url, body, HEADERS, resolve))
+        try:
+            return runner.run(client.post(url, body, HEADERS, resolve))
+        finally:
+            runner.run(client.close())
 
 
 def failure(url: str, policy: TargetPolicy = LOCAL, **more: Any) -> str:
@@ -275,6 +278,7 @@ def test_a_name_server_that_changes_its_answers_all_the_time_achieves_nothing(
                 except DeliveryFailed as error:
                     results.append(str(error))
             lookups.close()
+            await client.close()
             return results
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -53,6 +53,7 @@ class WebhookClient:
         self.context = context
         self._policy = policy
         self._times = times or Times()
+        self._exchanges: set[_Exchange] = set()  # whose connections are open
 
     async def post(
         self, url: str, body: bytes, headers: list[tuple[str, str]], resolve: Resolve
@@ -80,11 +81,18 @@ class WebhookClient:
         except OSError as error:
             raise DeliveryFailed(_describe(error)) from None
 
+    async def close(self) -> None:
+        """End the connections that are still open, which takes some turns of the loop."""
+        for each in self._exchanges:
+            each.abort()
+        if self._exchanges:
+            await asyncio.wait([each.lost for each in self._exchanges], timeout=_SHUTDOWN_SECONDS)
+
     async def _connect(self, target: Target, resolve: Resolve) -> "_Exchange":
         """Return an exchange on a new connection. Raises DeliveryFailed or OSError."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._times.connect_seconds
-        exchange = _Exchange(loop)
+        exchange = _Exchange(loop, self._exchanges)
         try:
             async with asyncio.timeout_at(until):
                 addresses = await self._checked(target, resolve)
@@ -185,7 +193,9 @@ def _set_done(future: "asyncio.Future[None]") -> None:
 class _Exchange(asyncio.Protocol):
     """One request and its response on a connection of its own."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, exchanges: "set[_Exchange]") -> None:
+        self.lost: asyncio.Future[None] = loop.create_future()  # done when the connection is closed
+        self._exchanges = exchanges
         self._parser = ResponseParser()
         self._response: asyncio.Future[WebhookResponse] = loop.create_future()
         self._transport: asyncio.Transport
@@ -201,16 +211,23 @@ class _Exchange(asyncio.Protocol):
         if response.done() and not response.cancelled() and response.exception() is None:
             self._transport.close()
         else:
-            self._transport.abort()
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._exchanges.add(self)
 
     def data_received(self, data: bytes) -> None:
         if not self._response.done():
             self._finish(lambda: self._parser.feed(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._exchanges.discard(self)
+        self.lost.set_result(None)
         if self._response.done():
             return
         if exc is None:

@@ -111,6 +111,7 @@ class DeliverySender:
             for task in self._tasks:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            loop.run_until_complete(self._client.close())
             for lookups in self._lookups.values():
                 lookups.close()
         finally:
