@@ -62,6 +62,11 @@ class _Proxy:
         return self._runner.run(function(self._inner, *given))
 
 
+class _WorkerProxy(_Proxy):
+    def run(self, **named: Any) -> Any:  # type: ignore[override]  # the method of a worker
+        return self._runner.run(self._inner.run(**named))
+
+
 class _TailProxy(_Proxy):
     def __iter__(self) -> Iterator[Any]:
         return _iterate(self._runner, aiter(self._inner))
@@ -99,7 +104,9 @@ def _waiting(runner: asyncio.Runner, found: Any) -> Any:
         return _TailProxy(runner, found)
     if isinstance(found, AsyncStream | AsyncTopic | AsyncGroup | AsyncSink | AsyncAccess):
         return _Proxy(runner, found)
-    if isinstance(found, AsyncSubscriptions | AsyncWake | AsyncWorker):
+    if isinstance(found, AsyncWorker):
+        return _WorkerProxy(runner, found)
+    if isinstance(found, AsyncSubscriptions | AsyncWake):
         return _Proxy(runner, found)
     if inspect.iscoroutine(found):
         return _waiting(runner, runner.run(found))
