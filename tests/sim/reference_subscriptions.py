@@ -19,6 +19,7 @@ from semel.model.commands import Batch
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.subscription_commands import PULL_WAKE, WEBHOOK, SubscriptionCommand, WakeAck
 from tests.sim.reference_groups import RESERVED, is_match
+from tests.sim.reference_rights import is_reserved
 from tests.sim.reference_streams import Stream, media_type
 
 if TYPE_CHECKING:
@@ -185,9 +186,10 @@ class Subscriptions:
         """U4."""
         for path in names:
             stream = self._model.streams.get(path)
-            if path.startswith(RESERVED):
+            if is_reserved(path):
                 return txn_out.StreamRefused(path, access_out.ReservedPath())
-            if stream is not None and stream.topic is not None and not stream.is_deleted:
+            # CHOICE: also that of a topic of which only partitions are kept, for forks.
+            if stream is not None and stream.topic is not None:
                 return txn_out.StreamRefused(path, topic_out.IsTopic())
         return None
 

@@ -70,7 +70,7 @@ class SubscriptionWorkload:
             return None
         self._count += 1
         missing = [path for path in WAKE_STREAMS if path not in model.streams]
-        if missing and rng.random() < 0.3:
+        if missing and rng.random() < 0.4:
             return self._create_wake_stream(missing[0], now_ms)
         name = rng.choice(self.ids)
         known = list(model.subscriptions.by_id)
@@ -119,10 +119,14 @@ class SubscriptionWorkload:
     def _path(self, model: Model) -> str:
         """Choose a path: mostly that of a stream, sometimes one that nothing or a topic has."""
         live = [path for path, s in model.streams.items() if not s.is_deleted and s.topic is None]
-        live = [path for path in live if not is_of_letters(path)]
         if live and self._rng.random() < 0.7:
             return self._rng.choice(live)
         return self._rng.choice([*self._paths, *self._paths, "o", "s/o/1", "x/new", "__semel/x"])
+
+    def _output(self, model: Model) -> str:
+        """Choose the stream of an output: none of those whose messages have a form of their own."""
+        path = self._path(model)
+        return self._paths[0] if is_of_letters(path) or path in WAKE_STREAMS else path
 
     def _names(self, model: Model, most: int) -> tuple[str, ...]:
         return tuple(self._path(model) for _ in range(self._rng.randint(1, most)))
@@ -141,8 +145,9 @@ class SubscriptionWorkload:
         streams: tuple[str, ...] = ()
         if pattern is None or rng.random() < 0.4:
             streams = self._names(model, 3)
-        is_webhook = rng.random() < 0.5
-        wake_stream = rng.choice([*WAKE_STREAMS] * 4 + [self._path(model)])
+        is_webhook = rng.random() < 0.4
+        fit = [path for path, s in model.streams.items() if s.is_json and not is_of_letters(path)]
+        wake_stream = rng.choice([*WAKE_STREAMS, self._output(model), *fit, *fit])
         command = sub_ask.CreateSubscription(
             now_ms,
             name,
@@ -303,7 +308,7 @@ class SubscriptionWorkload:
             seq = max(0, seq - 1)  # a repeat
         appends: tuple[CommitAppend, ...] = ()
         if rng.random() < 0.9:
-            path = self._path(model)
+            path = self._output(model)
             stream = model.streams.get(path)
             kind = TEXT if stream is None else stream.content_type
             appends = (

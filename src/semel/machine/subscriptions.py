@@ -64,7 +64,7 @@ from semel.model.outcomes_subscriptions import (
 )
 from semel.model.outcomes_topics import IsTopic
 from semel.model.outcomes_txn import StreamRefused
-from semel.model.rights import is_of_server
+from semel.model.rights import RESERVED, is_of_server
 from semel.model.subscription_commands import (
     PULL_WAKE,
     WEBHOOK,
@@ -144,8 +144,8 @@ def _refuse_wake_stream(state: State, path: str | None) -> Refusal | None:
         reason = NO_WAKE_STREAM
     elif stream.row.topic:
         reason = "it is a topic, or a partition of one"
-    elif is_of_server(path):
-        reason = "only the server may write to it"
+    elif path.startswith(RESERVED):
+        reason = f"it is below {RESERVED}"
     elif not is_json(stream.row.content_type):
         reason = f"its content type is {stream.row.content_type}, and not application/json"
     elif stream.tail.is_closed:
@@ -177,7 +177,8 @@ def _find_links(state: State, row: SubscriptionRow) -> dict[int, int] | None:
     links: dict[int, int] = {}
     if row.pattern is not None:
         searches = state.subscriptions.searches
-        if not searches.search((row.pattern,), SUBSCRIPTION_LINKS_MAX):
+        # One more, because it can be the wake stream, which is not linked.
+        if not searches.search((row.pattern,), SUBSCRIPTION_LINKS_MAX + 1):
             return None
         links = dict.fromkeys(searches.known(row.pattern), MATCHED)
         wake_stream = state.by_path.get(row.wake_stream or "")

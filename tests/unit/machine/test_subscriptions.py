@@ -150,7 +150,7 @@ def test_a_subscription_names_at_most_so_many_streams() -> None:
         ("deleted", NO_WAKE_STREAM),
         ("t", "it is a topic, or a partition of one"),
         ("t/0", "it is a topic, or a partition of one"),
-        (f"{RESERVED}audit", "only the server may write to it"),
+        (f"{RESERVED}audit", "it is below __semel/"),
     ],
 )
 def test_a_stream_that_takes_no_messages_about_wakes_is_refused(path: str, reason: str) -> None:
