@@ -56,6 +56,7 @@ CLASSES = (
     "AsyncWakeProcessor",
     "AsyncWakeup",
     "AsyncWorker",
+    "AsyncWorkerStop",
 )
 # unasync itself renames AsyncDriver, AsyncLock and AsyncTransform to SyncDriver and so on.
 NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {

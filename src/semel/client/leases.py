@@ -1,6 +1,7 @@
 """How the lease of a wake is renewed while it is processed: by a thread, or by a task.
 
-If the wake is lost, the renewals end. The commit of the outputs is then refused.
+If the wake is lost, the renewals end. The commit of the outputs is then refused. The signals that
+end workers are here, too.
 """
 
 import asyncio
@@ -16,6 +17,23 @@ from semel.client.sync_driver import Stop, SyncDriver
 
 Renewal = Callable[[], Flow[object]]
 _log = logging.getLogger("semel.client")
+
+
+class WorkerStop(Stop):
+    """The signal that ends a worker. A signal handler can set it.
+
+    The handler has perhaps interrupted the thread that holds the lock of the signal. So another
+    thread waits for the lock.
+    """
+
+    def set(self) -> None:
+        """End the present wait. The other thread does it a moment later."""
+        self._is_set = True
+        threading.Thread(target=super().set, name="semel-stop", daemon=True).start()
+
+
+class AsyncWorkerStop(AsyncStop):
+    """The signal that ends a worker. It is set in the worker's event loop."""
 
 
 class Lease:

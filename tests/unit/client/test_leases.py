@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semel.client.errors import Unavailable, WakeFenced
-from semel.client.leases import AsyncLease, Lease
+from semel.client.leases import AsyncLease, Lease, WorkerStop
 
 SECONDS_MAX = 20.0
 
@@ -80,3 +80,12 @@ def test_a_renewal_that_fails_is_followed_by_others(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["thread", "task"])
 def test_a_lease_that_is_lost_is_not_renewed_again(kind: str) -> None:
     assert renewed(kind, 1, WakeFenced("over"), WakeFenced("over")) == 1
+
+
+def test_a_signal_handler_can_stop_a_worker_that_it_has_interrupted() -> None:
+    """The handler runs in the thread that holds the lock, so it must not wait for it."""
+    stop = WorkerStop()
+    with stop._lock:
+        stop.set()
+        assert stop.is_set
+    stop.wait(SECONDS_MAX)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from semel.client import subscription_calls as calls
 from semel.client.addresses import Address, path_of
-from semel.client.async_driver import AsyncStop
 from semel.client.commit_sequence import CommitSequence
 from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.flows import Flow
-from semel.client.leases import AsyncLease
+from semel.client.leases import AsyncLease, AsyncWorkerStop
 from semel.client.server_calls import retire_producers
 from semel.client.subscription_values import (
     SubscribedStream,
@@ -190,7 +189,7 @@ class AsyncWorker:
         self._client = client
         self._settings = settings
         self._function = function
-        self._stop = AsyncStop()
+        self._stop = AsyncWorkerStop()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.subscription!r}, {self._settings.name!r})"
@@ -201,7 +200,11 @@ class AsyncWorker:
         return self._settings.name
 
     def stop(self) -> None:
-        """Let `run` return when the present batch is done. It cannot be started again."""
+        """Let `run` return when the present batch is done. It cannot be started again.
+
+        With `Client`, any thread and a signal handler can call this. With `AsyncClient`, call it in
+        the event loop, as `loop.add_signal_handler(SIGTERM, worker.stop)` does.
+        """
         self._stop.set()
 
     async def run(self, *, live: bool = True, timeout: Timeout = CLIENT_DEFAULT) -> int:

@@ -12,7 +12,7 @@ from semel.client.addresses import Address, path_of
 from semel.client.commit_sequence import CommitSequence
 from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.flows import Flow
-from semel.client.leases import Lease
+from semel.client.leases import Lease, WorkerStop
 from semel.client.server_calls import retire_producers
 from semel.client.subscription_values import (
     SubscribedStream,
@@ -33,7 +33,6 @@ from semel.client.subscription_work import (
     read_wake,
     sync_wake_outputs,
 )
-from semel.client.sync_driver import Stop
 from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout
 from semel.client.values import Offset
 
@@ -189,7 +188,7 @@ class Worker:
         self._client = client
         self._settings = settings
         self._function = function
-        self._stop = Stop()
+        self._stop = WorkerStop()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.subscription!r}, {self._settings.name!r})"
@@ -200,7 +199,11 @@ class Worker:
         return self._settings.name
 
     def stop(self) -> None:
-        """Let `run` return when the present batch is done. It cannot be started again."""
+        """Let `run` return when the present batch is done. It cannot be started again.
+
+        With `Client`, any thread and a signal handler can call this. With `AsyncClient`, call it in
+        the event loop, as `loop.add_signal_handler(SIGTERM, worker.stop)` does.
+        """
         self._stop.set()
 
     def run(self, *, live: bool = True, timeout: Timeout = CLIENT_DEFAULT) -> int:
