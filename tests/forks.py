@@ -9,6 +9,7 @@ _IMPORTED: Final = (
     "tests.sharing.client_workers",
     "tests.sharing.raw_workers",
     "tests.wakes.dying",
+    "tests.wakes.client_workers",
     "tests.wakes.pull_workers",
     "tests.wakes.webhook_workers",
 )
