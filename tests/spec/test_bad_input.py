@@ -73,7 +73,7 @@ BAD_PATHS: Final = {
     "beyond Unicode": ("%f4%90%80%80", 400),
     "17 segments": ("/".join("x" * 17), 400),
     "10,000 segments": ("/".join("x" * 10_000), 414),
-    "reserved": ("__ds/x", 404),
+    "reserved": ("__d%73/x", 404),
     "encoded slash": ("a%2Fb", 400),
     "stray percent": ("100%", 400),
     "percent and no hex": ("%zz", 400),
