@@ -75,7 +75,7 @@ class DeliverySender:
         # before the other loop is woken, and reset before the deque is emptied.
         self._inputs: deque[Delivery] = deque()
         self._results: deque[DeliveryResult] = deque()
-        self._is_input_due = self._is_result_due = False
+        self._is_input_due = self._is_result_due = self._is_stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="semel-webhooks", daemon=True)
         self._thread.start()
@@ -98,8 +98,10 @@ class DeliverySender:
 
     def stop(self) -> None:
         """Give up the deliveries that are being made, and end the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_STOP_SECONDS)
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_STOP_SECONDS)
 
     # ---- on the thread ---------------------------------------------------------------------------
 
