@@ -12,7 +12,7 @@ CODE  := $(wildcard src tests examples)
 BENCH := src/semel_bench
 
 # What the tests and the demo need. It includes Java, for machines without one.
-EXTRAS := dev,spark,pipelines,delta,postgres,jwt,spark-jre
+EXTRAS := dev,spark,pipelines,delta,postgres,jwt,webhooks,spark-jre
 
 # A part of `make test`; the seconds of each are printed at the end.
 PART := $(BIN)/python -m tests.parts

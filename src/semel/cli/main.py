@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "sinks": "transactions:sinks_command",
     "tokens": "tokens:tokens_command",
     "audit": "audit:audit_command",
+    "webhook-key": "webhook_keys:webhook_key_command",
     "context": "contexts:context_command",
     "run": "graph:run_command",
     "graph": "graph:graph_command",

@@ -134,6 +134,10 @@ class WebhookKeys:
         retired = self._retired if now_s is None else _still_published(self._retired, now_s)
         return print_jwks([self.public_key, *(key.public_key for key in retired)])
 
+    def published(self, now_s: int) -> tuple[RetiredKey, ...]:
+        """Return the retired keys that are still in the JWKS document, the newest first."""
+        return _still_published(self._retired, now_s)
+
     # ---- tokens ----------------------------------------------------------------------------------
 
     def token(self, subscription_id: str, wake_id: str, generation: int) -> str:
