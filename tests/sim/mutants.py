@@ -40,6 +40,7 @@ from tests.sim.mutants_letters import LETTER_MUTANTS
 from tests.sim.mutants_lives import LIVES_MUTANTS
 from tests.sim.mutants_owners import OWNER_MUTANTS
 from tests.sim.mutants_policies import POLICY_MUTANTS
+from tests.sim.mutants_subscriptions import SUBSCRIPTION_MUTANTS
 from tests.sim.mutants_topics import TOPIC_MUTANTS
 from tests.sim.mutants_txn import TXN_MUTANTS
 
@@ -409,4 +410,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *GROUP_MUTANTS,
     *TOPIC_MUTANTS,
     *LETTER_MUTANTS,
+    *SUBSCRIPTION_MUTANTS,
 )

@@ -213,8 +213,11 @@ class SubscriptionWorkload:
             _, wake_id, generation = rng.choice(past)
         else:
             wake_id, generation = "w_none", 0 if known is None else known.generation
-        if rng.random() < 0.04:
+        luck = rng.random()
+        if luck < 0.04:
             generation += rng.choice([-1, 1])
+        elif luck < 0.08 and past:
+            wake_id = rng.choice(past)[1]
         return name, wake_id, max(0, generation)
 
     def _acks(self, model: Model, subscription: Subscription | None) -> tuple[tuple[str, int], ...]:

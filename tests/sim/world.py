@@ -69,6 +69,7 @@ from tests.sim.workload import Workload, is_broken
 from tests.sim.workload_access import AccessWorkload, who_of
 
 START_MS = 1_700_000_000_000
+SECOND_MS = 1_000
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
@@ -141,7 +142,7 @@ class World(AccessObserver):
         self.choices = Choices(self.counts)
         self.wakes, self.durable_wakes = WakeHistory(), WakeHistory()
         self.wake_leases = WakeLeases(self.counts)
-        self.wake_ids_rng = Random(f"ids of wakes {seed}")
+        self.wake_rng = Random(f"wakes of the world {seed}")
         self.receivers = Receivers(
             Random(f"receivers {seed}"), self.workload.subscriptions, self.counts
         )
@@ -226,7 +227,7 @@ class World(AccessObserver):
             observer=self,
             producer_idle_ms=self.producer_idle_ms,
             hour_ms=self.hour_ms,
-            random_bytes=self.wake_ids_rng.randbytes,
+            random_bytes=self.wake_rng.randbytes,
         )
         self.broker.set_room(room)
         self.group: WriteGroup | None = None
@@ -438,6 +439,8 @@ class World(AccessObserver):
         """Let some wakes be delivered to webhooks, and some deliveries end."""
         if self.workload.subscriptions.is_off:
             return
+        if self.wake_rng.random() < 0.02:
+            self.let_pass(SECOND_MS)  # the shortest lease can expire before the next sweep
         self.receivers.take(self.broker, self.model, self.durable_model, self.monotonic_ms)
         result = self.receivers.result(self.now_ms, self.monotonic_ms)
         if result is not None:
