@@ -20,6 +20,7 @@ from semel.machine.append import decide_append
 from semel.machine.groups import shared_streams_max
 from semel.machine.needs import refuse_reserved
 from semel.machine.streams import decide_trim
+from semel.machine.subscriptions import MATCHED_MAX
 from semel.model.access_commands import ChangeOwner, CreateToken, RevokeToken
 from semel.model.commands import (
     Append,
@@ -166,17 +167,18 @@ class Guard:
             self.on_refusal(caller, refusal)
         return refusal
 
-    def search_steps(self, command: JoinGroup, caller: Caller | None) -> Steps[None] | None:
-        """Return the steps that find the streams which the patterns of a join match.
+    def search_steps(self, command: EngineCommand, caller: Caller | None) -> Steps[None] | None:
+        """Return the steps that find the streams which the patterns of a command match.
 
-        Return None if they are known, or if the join will be refused.
+        Return None if it has no patterns, if their streams are known, or if it will be refused.
         """
         state = self._state
-        if find_invalid_field(command) or not state.patterns.must_search(command.patterns):
+        patterns, count_max = _searched_by(state, command)
+        if not patterns or find_invalid_field(command) or not state.patterns.must_search(patterns):
             return None
         if caller is not None and refuse(state, command, caller, {}) is not None:
             return None
-        return state.patterns.search_steps(command.patterns, shared_streams_max(state))
+        return state.patterns.search_steps(patterns, count_max)
 
     def is_owner(self, caller: Caller, kind: str, name: str) -> bool:
         """Return True if a caller owns a registration, a transaction id or a sink."""
@@ -244,6 +246,16 @@ class Guard:
         if before - stream.tail.head >= _TRIM_RECORDS:
             trim = Trim(AUDIT, now_ms, before)
             self._commit(decide_trim(self._state, stream, trim), now_ms, ignore, 0)
+
+
+def _searched_by(state: State, command: EngineCommand) -> tuple[tuple[str, ...], int]:
+    """Return the patterns of a command, and how many streams each may match."""
+    if isinstance(command, JoinGroup):
+        return command.patterns, shared_streams_max(state)
+    if isinstance(command, CreateSubscription) and command.pattern is not None:
+        is_new = command.id not in state.subscriptions.by_id
+        return (command.pattern,) if is_new else (), MATCHED_MAX
+    return (), 0
 
 
 def create_audit(now_ms: int, incarnation: str) -> Create:

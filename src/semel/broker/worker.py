@@ -15,14 +15,16 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from semel.machine import Decision, State, decide
+from semel.machine import Decision, Event, State, decide
 from semel.machine.events import Decided
+from semel.machine.subscription_events import Subscribed
 from semel.model.commands import EngineCommand
 from semel.model.errors import EngineError
 from semel.model.group_commands import DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams
 from semel.model.limits import MIB
 from semel.model.rights import Caller
 from semel.model.steps import Steps
+from semel.model.subscription_commands import CreateSubscription
 
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -113,10 +115,14 @@ class Timers:
 
 # A commit with longer extents is decided on one turn of the event loop and applied on a later one.
 EXTENTS_PER_TURN_BYTES: Final = MIB
+LINKS_PER_TURN: Final = 10_000
 
 
 class DecisionTurns:
-    """Decides commands, and delays commits with very many chunks by one turn of the event loop."""
+    """Decides commands, and delays those with very long events by one turn of the event loop.
+
+    These are commits with very many chunks, and subscriptions with very many links.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -138,12 +144,16 @@ class DecisionTurns:
         if kept is not None and is_second_try and kept[1] == end:
             return kept[2]
         decision = decide(self._state, command)
-        event = decision.event
-        is_long = isinstance(event, Decided) and len(event.extents) > EXTENTS_PER_TURN_BYTES
-        if is_long and not is_second_try:
+        if _is_long(decision.event) and not is_second_try:
             self._kept = (asked, end, decision)
             return None
         return decision
+
+
+def _is_long(event: Event | None) -> bool:
+    if isinstance(event, Decided):
+        return len(event.extents) > EXTENTS_PER_TURN_BYTES
+    return isinstance(event, Subscribed) and len(event.links) > LINKS_PER_TURN
 
 
 # ---- turns of the loop ---------------------------------------------------------------------------
@@ -215,25 +225,29 @@ class ReadTurns:
 
 # ---- changes of groups ---------------------------------------------------------------------------
 
-# The commands of clients that change groups. They are executed in the order of their requests.
-_CHANGES: Final = frozenset({DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams})
+# The commands of clients that change groups, or that search streams by a pattern. They are executed
+# in the order of their requests.
+_CHANGES: Final = frozenset(
+    {DeleteGroup, JoinGroup, LeaveGroup, ReleaseStreams, CreateSubscription}
+)
 _CHANGING_SECONDS_MAX: Final = 0.003
 
 Act = Callable[[Callable[[], None]], None]
 Submit = Callable[[EngineCommand, Callable[[Any], None], Caller | None], None]
-Search = Callable[[JoinGroup, Caller | None], Steps[None] | None]
+Search = Callable[[EngineCommand, Caller | None], Steps[None] | None]
 
 
 class GroupTurns:
     """A queue that runs changes of groups in order, for a limited time per turn of the loop.
 
     A change computes the owners of all streams of its group again. In a group with many streams
-    this takes some milliseconds, and members often join, leave or expire together.
+    this takes some milliseconds, and members often join, leave or expire together. A creation of a
+    subscription is treated as a change, too.
 
     When this time is used up, the remaining changes wait for a later turn. Each turn runs at least
     one change that waits. `act` calls a function on a later turn, and handles its errors.
 
-    `search` returns the steps that must be done before a join, or None: see `Guard.search_steps`.
+    `search` returns the steps that must be done before a change, or None (`Guard.search_steps`).
     They are done one after another on as many turns as they need, and other changes do not wait
     for them.
     """
@@ -261,7 +275,7 @@ class GroupTurns:
     ) -> None:
         """Execute one of the `commands`, now or on a later turn."""
         change = partial(self._submit, command, reply, caller)
-        steps = self._search(command, caller) if isinstance(command, JoinGroup) else None
+        steps = self._search(command, caller)
         if steps is None:
             self.begin(change)
             return

@@ -32,49 +32,60 @@ class Matched(Struct, eq=False):
 
 
 class PatternIndex:
-    """Patterns by their first segments. It finds those that can match a path.
+    """Patterns by the segments before their first wildcard. It finds those that can match a path.
 
     Paths with the same parent, such as partitions of a topic, often follow each other. What can
     match them is kept until the parent or a pattern changes. `comparisons` counts the work.
     """
 
     def __init__(self) -> None:
-        self._by_first: dict[str, dict[str, Matched]] = {}
+        self._by_parent: dict[str, dict[str, Matched]] = {}
         self._parent: str | None = None
         self._below_parent: dict[str, list[Matched]] = {}  # by the last segment
         self.comparisons = 0
 
     def add(self, text: str, matched: Matched) -> None:
-        self._by_first.setdefault(matched.pattern.first or _WILD, {})[text] = matched
+        self._by_parent.setdefault(matched.pattern.parent, {})[text] = matched
         self._parent = None
 
     def remove(self, text: str, matched: Matched) -> None:
-        first = matched.pattern.first or _WILD
-        del self._by_first[first][text]
-        if not self._by_first[first]:
-            del self._by_first[first]
+        parent = matched.pattern.parent
+        del self._by_parent[parent][text]
+        if not self._by_parent[parent]:
+            del self._by_parent[parent]
         self._parent = None
+
+    def beside(self, pattern: Pattern) -> Iterable[Matched]:
+        """Return the patterns that have the same segments before their first wildcard."""
+        return self._by_parent.get(pattern.parent, {}).values()
 
     def candidates(self, path: str) -> Collection[Matched]:
         """Return the patterns that can match a path."""
         self.comparisons += 1
-        if not self._by_first:
+        if not self._by_parent:
             return ()
+        own = self._by_parent.get(path, {}).values()  # the path itself, and what ends with /**
         parent, slash, last = path.rpartition("/")
         if not slash:
-            return self._of_first(path)
+            return [*own, *self._by_parent.get("", {}).values()]
         if parent != self._parent:
             self._parent, self._below_parent = parent, {}
-            for each in self._of_first(parent.partition("/")[0]):
+            for each in self._above(parent):
                 self.comparisons += 1
                 if each.pattern.can_match_below(parent):
                     self._below_parent.setdefault(each.pattern.last or _WILD, []).append(each)
         found = self._below_parent.get(_WILD, [])
-        return found if last == _WILD else [*self._below_parent.get(last, ()), *found]
+        return (
+            [*own, *found] if last == _WILD else [*own, *self._below_parent.get(last, ()), *found]
+        )
 
-    def _of_first(self, first: str) -> list[Matched]:
-        found = [*self._by_first.get(first, {}).values()]
-        return found if first == _WILD else [*found, *self._by_first.get(_WILD, {}).values()]
+    def _above(self, parent: str) -> Iterator[Matched]:
+        """Yield the patterns whose first segments are those of a parent, or its first ones."""
+        end = len(parent)
+        while end > 0:
+            yield from self._by_parent.get(parent[:end], {}).values()
+            end = parent.rfind("/", 0, end)
+        yield from self._by_parent.get("", {}).values()
 
     def matching(self, path: str) -> list[Matched]:
         """Return the patterns that match a path."""

@@ -84,8 +84,8 @@ class Stream(Struct, gc=False, eq=False):
     policy_version: int = -1
     topic: TopicRow | None = None  # set if this is a topic, and not a stream
     sharing: set[str] | None = None  # the groups whose members share the stream
-    links: set[str] | None = None  # the subscriptions that follow the stream
-    watchers: set[str] | None = None  # those of them for which nothing of it is pending
+    links: subscribers.Names | None = None  # the subscriptions that follow the stream
+    watchers: subscribers.Names | None = None  # those of them for which nothing of it is pending
 
 
 class Txn(Struct, gc=False, eq=False):
@@ -349,7 +349,7 @@ class State:
         # The groups whose members name a stream or a topic, by its path. It can have too many.
         self.wanted: dict[str, set[str]] = {}
         self.patterns = PatternStreams(self.by_number)
-        self.subscriptions = Subscriptions(PatternStreams(self.by_number))
+        self.subscriptions = Subscriptions()
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = self.next_producer = self.next_txn = self.next_outcome = 1

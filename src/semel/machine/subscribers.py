@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.machine.matching import Matched, PatternIndex, PatternStreams
+from semel.machine.matching import Matched, PatternIndex
 from semel.machine.rows import TailRow, is_topic
 from semel.machine.subscription_events import (
     MATCHED,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from semel.machine.state import State, Stream
 
 NO_WAKE: Final = WakeRow()
+Names = set[str] | frozenset[str]  # ids of subscriptions
 
 
 class Subscription(Struct, gc=False, eq=False):
@@ -40,20 +41,24 @@ class Subscription(Struct, gc=False, eq=False):
     wake: WakeRow
     links: dict[int, LinkRow]
     pending: set[int]
+    alone: frozenset[str]  # its id, for all streams that it alone follows
+
+
+def new_subscription(name: str, row: SubscriptionRow) -> Subscription:
+    """Return a subscription without links and without a wake."""
+    return Subscription(row, NO_WAKE, {}, set(), frozenset((name,)))
 
 
 class Subscriptions:
     """All subscriptions of the state.
 
     `due` are those that need a wake. `by_name` has those that name a path, and `patterns` has those
-    with a pattern, in `users`. `searches` finds the streams that the pattern of a new subscription
-    matches. The patterns of subscriptions are compared with new streams only.
+    with a pattern, in `users`. These patterns are compared with new streams only.
     """
 
-    def __init__(self, searches: PatternStreams) -> None:
+    def __init__(self) -> None:
         self.by_id: dict[str, Subscription] = {}
         self.due: set[str] = set()
-        self.searches: Final = searches
         self.by_name: dict[str, set[str]] = {}
         self.patterns: dict[str, Matched] = {}
         self._index = PatternIndex()
@@ -87,6 +92,14 @@ class Subscriptions:
             del self.patterns[pattern]
             self._index.remove(pattern, matched)
 
+    def count_naming(self, path: str) -> int:
+        """Return how many subscriptions name a path."""
+        return len(self.by_name.get(path, ()))
+
+    def count_beside(self, pattern: str) -> int:
+        """Return how many subscriptions have a pattern with the same part before a wildcard."""
+        return sum(len(each.users) for each in self._index.beside(Pattern(pattern)))
+
     def kinds_of(self, path: str) -> dict[str, int]:
         """Return the subscriptions to which a new stream is linked, with the kinds of the links."""
         kinds = dict.fromkeys(self.by_name.get(path, ()), NAMED)
@@ -98,11 +111,78 @@ class Subscriptions:
 
 
 # ---- links ---------------------------------------------------------------------------------------
+# A frozenset is shared by many streams with the same subscriptions. A stream gets a set of its own
+# when it becomes different.
+
+
+def _with(names: Names | None, name: str, alone: frozenset[str]) -> Names:
+    if not names:
+        return alone
+    if isinstance(names, set):
+        names.add(name)
+    elif name not in names:
+        return {*names, name}
+    return names
+
+
+def _with_shared(
+    names: Names | None, alone: frozenset[str], shared: dict[frozenset[str], frozenset[str]]
+) -> Names:
+    """Do the same as `_with`, but streams that had the same frozenset share one again."""
+    if not names:
+        return alone
+    if isinstance(names, set):
+        names |= alone
+        return names
+    found = shared.get(names)
+    if found is None:
+        found = shared[names] = names | alone
+    return found
+
+
+def _without_shared(
+    names: Names | None, name: str, shared: dict[Names, Names | None]
+) -> Names | None:
+    """Do the same as `_without`, but streams that had the same frozenset share one again."""
+    if not isinstance(names, frozenset):
+        return _without(names, name)
+    if names not in shared:
+        shared[names] = names.difference((name,)) or None
+    return shared[names]
+
+
+def _without(names: Names | None, name: str) -> Names | None:
+    if names is None or name not in names:
+        return names
+    if isinstance(names, frozenset):
+        return {*names}.difference((name,)) or None
+    names.remove(name)
+    return names or None
 
 
 def is_pending(link: LinkRow, tail: TailRow) -> bool:
     """Return True if something in a stream with this tail row is to be processed."""
     return tail.stable > link.acked and tail.stable > tail.head
+
+
+def put_first_links(state: "State", name: str, links: Iterable[tuple[int, int, int]]) -> None:
+    """Store the links of a new subscription: the number, the acked offset and the kinds of each.
+
+    This does the same as `put_link` for each of them, but faster: there can be very many links, and
+    usually nothing is pending.
+    """
+    subscription, by_number, dirty = state.subscriptions.by_id[name], state.by_number, state.dirty
+    own, stored = subscription.links, dirty.links
+    shared: dict[frozenset[str], frozenset[str]] = {}  # the same names with this one
+    for number, acked, kinds in links:
+        stream = by_number[number]
+        link = LinkRow(acked, kinds)
+        if is_pending(link, stream.tail):
+            put_link(state, name, stream, link)
+            continue
+        own[number] = stored[number, name] = link
+        stream.links = _with_shared(stream.links, subscription.alone, shared)
+        stream.watchers = _with_shared(stream.watchers, subscription.alone, shared)
 
 
 def put_link(state: "State", name: str, stream: "Stream", link: LinkRow) -> None:
@@ -116,17 +196,14 @@ def put_link(state: "State", name: str, stream: "Stream", link: LinkRow) -> None
 def _add_link(
     state: "State", name: str, subscription: Subscription, stream: "Stream", link: LinkRow
 ) -> None:
-    if stream.links is None:
-        stream.links, stream.watchers = set(), set()
-    assert stream.watchers is not None
     number = stream.row.number
-    stream.links.add(name)
+    stream.links = _with(stream.links, name, subscription.alone)
     if is_pending(link, stream.tail):
-        stream.watchers.discard(name)
+        stream.watchers = _without(stream.watchers, name)
         subscription.pending.add(number)
         note_due(state, name, subscription)
     else:
-        stream.watchers.add(name)
+        stream.watchers = _with(stream.watchers, name, subscription.alone)
         _note_settled(state, name, subscription, number)
 
 
@@ -144,10 +221,29 @@ def drop_link(state: "State", name: str, stream: "Stream") -> None:
     del subscription.links[number]
     _note_settled(state, name, subscription, number)
     state.dirty.links[number, name] = None
-    assert stream.links is not None
-    assert stream.watchers is not None
-    stream.links.remove(name)
-    stream.watchers.discard(name)
+    stream.links = _without(stream.links, name)
+    stream.watchers = _without(stream.watchers, name)
+
+
+def drop_all_links(state: "State", name: str) -> None:
+    """Drop all links of a subscription.
+
+    This does the same as `drop_link` for each of them, but faster: there can be very many links.
+    """
+    subscription, by_number, stored = (
+        state.subscriptions.by_id[name],
+        state.by_number,
+        state.dirty.links,
+    )
+    shared: dict[Names, Names | None] = {}  # the same names without this one
+    for number in subscription.links:
+        stream = by_number[number]
+        stored[number, name] = None
+        stream.links = _without_shared(stream.links, name, shared)
+        stream.watchers = _without_shared(stream.watchers, name, shared)
+    subscription.links.clear()
+    subscription.pending.clear()
+    state.subscriptions.due.discard(name)
 
 
 def note_due(state: "State", name: str, subscription: Subscription) -> None:
@@ -182,7 +278,6 @@ def note_linked_stream(state: "State", stream: "Stream") -> None:
     subscriptions = state.subscriptions
     if is_topic(stream.row) or is_of_server(stream.row.path):
         return
-    subscriptions.searches.note_new(stream)
     if not subscriptions.by_id:
         return
     for name, kinds in subscriptions.kinds_of(stream.row.path).items():
@@ -191,7 +286,6 @@ def note_linked_stream(state: "State", stream: "Stream") -> None:
 
 def note_unlinked_stream(state: "State", stream: "Stream") -> None:
     """Drop the links of a stream that is deleted (U8)."""
-    state.subscriptions.searches.note_lost(stream)
     for name in [*(stream.links or ())]:
         drop_link(state, name, stream)
 
@@ -201,7 +295,7 @@ def note_unlinked_stream(state: "State", stream: "Stream") -> None:
 
 def load_subscription(state: "State", name: str, row: SubscriptionRow) -> None:
     """Add a subscription without links to a state that is being loaded."""
-    state.subscriptions.by_id[name] = Subscription(row, NO_WAKE, {}, set())
+    state.subscriptions.by_id[name] = new_subscription(name, row)
     state.subscriptions.watch_names(name, row.names)
     if row.pattern is not None:
         state.subscriptions.watch_pattern(name, row.pattern)

@@ -11,7 +11,10 @@ from semel.machine.state import NO_EFFECTS, Effects, State, advance_tail, drop_o
 from semel.machine.subscribers import (
     NO_WAKE,
     Subscription,
+    drop_all_links,
     drop_link,
+    new_subscription,
+    put_first_links,
     put_link,
     put_wake,
     with_names,
@@ -48,14 +51,13 @@ def _find(state: State, name: str) -> Subscription:
 def _apply_subscribed(state: State, event: Subscribed, _sections: Sections, _time_ms: int) -> None:
     name, row, subscriptions = event.id, event.row, state.subscriptions
     invariant(name not in subscriptions.by_id, "a subscription with this id already exists")
-    subscriptions.by_id[name] = Subscription(row, NO_WAKE, {}, set())
+    subscriptions.by_id[name] = new_subscription(name, row)
     state.dirty.subscriptions[name] = row
     put_wake(state, name, NO_WAKE)
     subscriptions.watch_names(name, row.names)
     if row.pattern is not None:
         subscriptions.watch_pattern(name, row.pattern)
-    for number, acked, kinds in event.links:
-        put_link(state, name, state.by_number[number], LinkRow(acked, kinds))
+    put_first_links(state, name, event.links)
 
 
 def _apply_unsubscribed(
@@ -63,12 +65,10 @@ def _apply_unsubscribed(
 ) -> None:
     name, subscriptions = event.id, state.subscriptions
     subscription = _find(state, name)
-    for number in [*subscription.links]:
-        drop_link(state, name, state.by_number[number])
+    drop_all_links(state, name)
     subscriptions.forget_names(name, subscription.row.names)
     if subscription.row.pattern is not None:
         subscriptions.forget_pattern(name, subscription.row.pattern)
-    subscriptions.due.discard(name)
     del subscriptions.by_id[name]
     drop_owner(state, (SUBSCRIPTION, 0, name))
     state.dirty.subscriptions[name] = state.dirty.wakes[name] = None

@@ -33,6 +33,7 @@ from semel.model.limits import (
     SUBSCRIPTION_LINKS_MAX,
     SUBSCRIPTION_NAMES_MAX,
     SUBSCRIPTIONS_MAX,
+    SUBSCRIPTIONS_PER_STREAM_MAX,
     WAKE_STREAMS_MAX,
 )
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
@@ -83,6 +84,8 @@ from semel.model.subscription_commands import (
     shorten_error,
 )
 
+# How many streams a pattern can match. One of them can be the wake stream, which is not linked.
+MATCHED_MAX: Final = SUBSCRIPTION_LINKS_MAX + 1
 _UNCHANGED: Final = Decision(WakeChanged())
 
 
@@ -114,13 +117,13 @@ def decide_subscribe(state: State, command: CreateSubscription) -> Decision:
     refusal = _refuse_wake_stream(state, row.wake_stream) or _refuse_names(state, row.names)
     if refusal is not None:
         return Decision(refusal)
+    refusal = _refuse_crowd(state, row.names, row.pattern)
+    if refusal is not None:
+        return Decision(refusal)
     links = _find_links(state, row)
-    if links is None or len(links) > SUBSCRIPTION_LINKS_MAX:
+    if links is None:
         return Decision(LimitReached("subscription_streams", SUBSCRIPTION_LINKS_MAX))
-    stables = ((number, state.by_number[number].tail.stable) for number in sorted(links))
-    event = Subscribed(
-        command.id, row, tuple((number, stable, links[number]) for number, stable in stables)
-    )
+    event = Subscribed(command.id, row, links)
     return Decision(SubscriptionCreated(command.id, is_new=True), event, grows=True)  # U5
 
 
@@ -169,26 +172,45 @@ def _present(state: State, path: str) -> Stream | None:
     return stream if isinstance(stream, Stream) else None
 
 
-def _find_links(state: State, row: SubscriptionRow) -> dict[int, int] | None:
-    """Return the kinds of the links of a new subscription, by the numbers of the streams.
+def _refuse_crowd(state: State, names: Iterable[str], pattern: str | None) -> Refusal | None:
+    """Refuse a subscription if too many others perhaps follow the same new streams (U2)."""
+    subscriptions, maximum = state.subscriptions, SUBSCRIPTIONS_PER_STREAM_MAX
+    is_full = pattern is not None and subscriptions.count_beside(pattern) >= maximum
+    if is_full or any(subscriptions.count_naming(path) >= maximum for path in names):
+        return LimitReached("subscriptions_per_stream", maximum)
+    return None
 
-    Return None if the pattern matches too many.
+
+def _find_links(state: State, row: SubscriptionRow) -> tuple[tuple[int, int, int], ...] | None:
+    """Return the links of a new subscription: the number, the stable offset and the kinds of each.
+
+    Return None if there are too many.
     """
-    links: dict[int, int] = {}
-    if row.pattern is not None:
-        searches = state.subscriptions.searches
-        # One more, because it can be the wake stream, which is not linked.
-        if not searches.search((row.pattern,), SUBSCRIPTION_LINKS_MAX + 1):
-            return None
-        links = dict.fromkeys(searches.known(row.pattern), MATCHED)
-        wake_stream = state.by_path.get(row.wake_stream or "")
-        if wake_stream is not None:
-            links.pop(wake_stream.row.number, None)
-    for path in row.names:
-        stream = _present(state, path)
-        if stream is not None:
-            links[stream.row.number] = links.get(stream.row.number, 0) | NAMED
-    return links
+    matched = _find_matched(state, row)
+    if matched is None:
+        return None
+    streams = (_present(state, path) for path in row.names)
+    named = {stream.row.number for stream in streams if stream is not None}
+    numbers, by_number = sorted(matched | named), state.by_number
+    if len(numbers) > SUBSCRIPTION_LINKS_MAX:
+        return None
+    if not named:
+        return tuple([(number, by_number[number].tail.stable, MATCHED) for number in numbers])
+    kinds = {number: NAMED | MATCHED if number in matched else NAMED for number in named}
+    return tuple(
+        [(number, by_number[number].tail.stable, kinds.get(number, MATCHED)) for number in numbers]
+    )
+
+
+def _find_matched(state: State, row: SubscriptionRow) -> set[int] | None:
+    """Return the streams that the pattern of a new subscription matches, or None for too many."""
+    if row.pattern is None:
+        return set()
+    if not state.patterns.search((row.pattern,), MATCHED_MAX):
+        return None
+    matched = state.patterns.known(row.pattern)
+    wake_stream = state.by_path.get(row.wake_stream or "")
+    return matched if wake_stream is None else matched - {wake_stream.row.number}
 
 
 def decide_unsubscribe(state: State, command: DeleteSubscription) -> Decision:
@@ -214,6 +236,9 @@ def decide_link(state: State, command: LinkStreams) -> Decision:
         return Decision(LinksChanged())  # U7
     if len(old) + len(names) > SUBSCRIPTION_NAMES_MAX:
         return Decision(LimitReached("subscription_names", SUBSCRIPTION_NAMES_MAX))
+    refusal = _refuse_crowd(state, names, None)
+    if refusal is not None:
+        return Decision(refusal)
     links = []
     for stream in (_present(state, path) for path in names):
         if stream is not None:

@@ -111,6 +111,8 @@ DIGEST_BYTES_MAX: Final = 256
 
 # Subscriptions.
 SUBSCRIPTIONS_MAX: Final = 10_000
+# Subscriptions that name one stream, or whose patterns have the same part before a wildcard.
+SUBSCRIPTIONS_PER_STREAM_MAX: Final = 1_000
 SUBSCRIPTION_LINKS_MAX: Final = 100_000  # streams that a creation links
 SUBSCRIPTION_NAMES_MAX: Final = 1_000
 SUBSCRIPTION_ID_BYTES_MAX: Final = 256

@@ -6,6 +6,7 @@ reserved path.
 """
 
 import re
+from itertools import takewhile
 from typing import Final
 
 from semel.model.limits import PATTERN_BYTES_MAX
@@ -21,15 +22,17 @@ class Pattern:
     """A pattern that is compiled once, to be compared with many paths.
 
     `first` and `last` are the first and the last segment of all paths that it matches, or None if
-    they have different ones.
+    they have different ones. `parent` are the segments before its first wildcard, or all if it has
+    none: every path that it matches is `parent`, or is below it.
     """
 
-    __slots__ = ("_children", "_paths", "first", "last")
+    __slots__ = ("_children", "_paths", "first", "last", "parent")
 
     def __init__(self, text: str) -> None:
         segments = text.split("/")
         self.first: Final = None if segments[0] in _WILDCARDS else segments[0]
         self.last: Final = None if segments[-1] in _WILDCARDS else segments[-1]
+        self.parent: Final = "/".join(takewhile(lambda each: each not in _WILDCARDS, segments))
         self._paths = _compile(segments, "/{}")
         self._children = _compile(segments, f"/(?:{{}}|{_ANY})")
 

@@ -230,14 +230,15 @@ def invalid_wake_acks(wakes: Collection[WakeAck]) -> str | None:
     """Return the first invalid field of acks, or None."""
     if len(wakes) > TXN_LIST_MAX:
         return "subscriptions"
+    if sum(len(wake.acks) for wake in wakes) > ACKS_MAX:
+        return "acks"
     for wake in wakes:
         if not is_name(wake.id, SUBSCRIPTION_ID_BYTES_MAX):
             return "id"
         field = _in_wake(wake.wake_id, wake.generation)
         if field is not None:
             return field
-        is_sized = len(wake.acks) <= ACKS_MAX
-        if not is_sized or not all(is_name(path, PATH_BYTES_MAX) for path, _ in wake.acks):
+        if not all(is_name(path, PATH_BYTES_MAX) for path, _ in wake.acks):
             return "acks"
     return None
 

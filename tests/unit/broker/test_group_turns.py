@@ -9,11 +9,14 @@ import pytest
 
 from semel.broker import worker
 from semel.broker.worker import GroupTurns, Timers
+from semel.model.commands import EngineCommand
 from semel.model.group_commands import JoinGroup, LeaveGroup
 from semel.model.steps import Steps
+from semel.model.subscription_commands import WEBHOOK, CreateSubscription
 
 JOIN = JoinGroup(0, "g", "m", patterns=("*",))
 LEAVE = LeaveGroup(0, "g", "m")
+SUBSCRIBE = CreateSubscription(0, "h", WEBHOOK, "*", url="https://example.com")
 
 
 class Stage:
@@ -34,8 +37,9 @@ class Stage:
     def submit(self, command: Any, _reply: object, _caller: object) -> None:
         self.change(type(command).__name__)
 
-    def search(self, command: JoinGroup, _caller: object) -> Steps[None] | None:
-        return self.search_in_steps(command.member) if self.search_steps else None
+    def search(self, command: EngineCommand, _caller: object) -> Steps[None] | None:
+        is_join = isinstance(command, JoinGroup)
+        return self.search_in_steps(command.member) if is_join and self.search_steps else None
 
     def search_in_steps(self, name: str) -> Steps[None]:
         for number in range(self.search_steps):
@@ -120,13 +124,13 @@ def test_what_waits_is_run_or_dropped_at_the_end(monkeypatch: pytest.MonkeyPatch
 def test_changes_of_groups_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin() -> list[tuple[int, str]]:
         stage = Stage(monkeypatch)
-        for command in (JOIN, LEAVE, JOIN):
+        for command in (JOIN, LEAVE, SUBSCRIBE):
             assert type(command) in GroupTurns.commands
             stage.turns.submit(command, lambda _outcome: None, None)
         await stage.pass_turns(3)
         return stage.log
 
-    assert asyncio.run(begin()) == [(0, "JoinGroup"), (1, "LeaveGroup"), (2, "JoinGroup")]
+    assert asyncio.run(begin()) == [(0, "JoinGroup"), (1, "LeaveGroup"), (2, "CreateSubscription")]
 
 
 def submit_all(stage: Stage) -> None:

@@ -555,7 +555,7 @@ def test_the_audit_keeps_the_newest_65536_records() -> None:
     assert numbers(bed) == list(range(1_024, AUDIT_RECORDS_MAX + 1_024))
 
 
-# ---- searches before a join ----------------------------------------------------------------------
+# ---- searches before a command with a pattern ----------------------------------------------------
 
 
 def test_a_join_is_preceded_by_a_search_if_it_needs_one_and_is_allowed() -> None:
@@ -573,3 +573,24 @@ def test_a_join_is_preceded_by_a_search_if_it_needs_one_and_is_allowed() -> None
     assert bed.broker.state.patterns.known("a/*") == {1}
     assert guard.search_steps(command, None) is None
     assert guard.search_steps(replace(command, streams=("a/1",), patterns=()), None) is None
+
+
+def test_a_new_subscription_is_preceded_by_a_search_if_it_needs_one_and_is_allowed() -> None:
+    bed = Bed()
+    bed.execute(bed.create("a/1"))
+    guard = bed.broker.guard
+    command = CreateSubscription(bed.now_ms, "h", WEBHOOK, "a/*", url="https://example.com")
+    scopes = (parse_scope("stream:a/*:read"), parse_scope("subscription:h:create"))
+    reader = make_caller("r", scopes)
+    assert guard.search_steps(replace(command, lease_ms=1), None) is None
+    assert guard.search_steps(replace(command, pattern="b/*"), reader) is None
+    assert guard.search_steps(replace(command, pattern=None, streams=("a/1",)), None) is None
+    assert guard.search_steps(bed.create("b"), None) is None
+    assert guard.search_steps(command, reader) is not None
+    steps = guard.search_steps(command, None)
+    assert steps is not None
+    finish(steps)
+    assert bed.broker.state.patterns.known("a/*") == {1}
+    assert guard.search_steps(command, None) is None
+    bed.execute(command)
+    assert guard.search_steps(replace(command, pattern="b/*"), None) is None, "it exists already"

@@ -271,12 +271,12 @@ def snapshot(thing: object) -> object:
         kept = [name for name in names if name not in unstored]
         return [(name, snapshot(getattr(thing, name))) for name in kept]
     if isinstance(thing, Subscriptions):
-        return snapshot(thing.by_id), sorted(thing.due), watched_in(thing)
+        return snapshot(dict(sorted(thing.by_id.items()))), sorted(thing.due), watched_in(thing)
     if isinstance(thing, Subscription):
         return thing.row, thing.wake, sorted(thing.links.items()), sorted(thing.pending)
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]
-    if isinstance(thing, set):
+    if isinstance(thing, set | frozenset):
         return sorted(thing)
     if isinstance(thing, list):
         return [snapshot(item) for item in thing]

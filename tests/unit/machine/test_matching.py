@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel.machine import State, groups
 from semel.machine import matching as module
@@ -163,6 +165,46 @@ def test_a_group_that_was_deleted_wants_nothing() -> None:
     assert (machine.state.shares, len(machine.state.patterns)) == ({}, 0)
     machine.execute(join("m", "a", patterns=("b/*",)))
     check(machine.state)
+
+
+segments = st.sampled_from(["a", "b", "*", "**", "x"])
+some_patterns = st.lists(st.lists(segments, min_size=1, max_size=4).map("/".join), max_size=8)
+some_paths = st.lists(
+    st.lists(st.sampled_from(["a", "b", "x", "*", ""]), min_size=1, max_size=5).map("/".join)
+)
+
+
+@given(some_patterns, some_paths, st.integers(0, 7))
+def test_an_index_finds_each_pattern_that_matches_a_path_once(
+    texts: list[str], paths: list[str], removed: int
+) -> None:
+    index = module.PatternIndex()
+    matched = {text: module.Matched(Pattern(text)) for text in texts}
+    for text, each in matched.items():
+        index.add(text, each)
+    for number, path in enumerate(paths):
+        if number == removed and matched:
+            index.remove(*matched.popitem())
+        found = [id(each) for each in index.matching(path)]
+        assert sorted(found) == sorted(
+            id(each) for each in matched.values() if each.pattern.matches(path)
+        )
+    for each in matched.values():
+        beside = [id(other) for other in index.beside(each.pattern)]
+        assert sorted(beside) == sorted(
+            id(other) for other in matched.values() if other.pattern.parent == each.pattern.parent
+        )
+
+
+def test_patterns_with_other_segments_before_their_wildcards_are_not_compared() -> None:
+    index = module.PatternIndex()
+    for number in range(1_000):
+        for end in ("*", "**"):
+            index.add(f"t/{number}/{end}", module.Matched(Pattern(f"t/{number}/{end}")))
+    for number in range(1_000):
+        assert len(index.matching(f"t/{number}/x")) == 2
+        assert len(index.matching(f"t/{number}")) == 1
+    assert index.comparisons <= 10_000
 
 
 def test_most_paths_are_not_compared_with_patterns_that_begin_with_another_name() -> None:

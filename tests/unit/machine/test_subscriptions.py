@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from semel.machine.subscription_events import MATCHED, NAMED
+from semel.machine.subscription_events import MATCHED, NAMED, Subscribed
 from semel.model.commands import Delete, EngineCommand, Expire, Trim
 from semel.model.limits import SUBSCRIPTION_NAMES_MAX
 from semel.model.outcomes import InvalidRequest, LimitReached, Refusal
@@ -25,6 +25,7 @@ from semel.model.topic_commands import CloseTopic, DeleteTopic
 from tests.unit.machine.builders import JSON, append, create, fork, unchanged
 from tests.unit.machine.subscription_builders import (
     URL,
+    WakeMachine,
     ack,
     check_derived,
     claim_wake,
@@ -138,6 +139,34 @@ def test_a_subscription_names_at_most_so_many_streams() -> None:
     assert unchanged(machine, link(*names)) == LinksChanged()
 
 
+@pytest.mark.parametrize("pattern", ["t/*", "t/**", "t/*/x", "t/**/y"])
+def test_so_many_subscriptions_can_match_below_the_same_path(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setattr("semel.machine.subscriptions.SUBSCRIPTIONS_PER_STREAM_MAX", 2)
+    machine = wake_machine(hook("a", pattern="t/*"), hook("b", pattern="t/*/x"))
+    refused = LimitReached("subscriptions_per_stream", 2)
+    for each in (pattern, "t"):
+        assert unchanged(machine, hook("c", pattern=each)) == refused
+    for other in ("**", "t/u/*", "tt/*", "t/u"):
+        accepted = machine.execute(hook(f"of-{other}", pattern=other))
+        assert accepted == SubscriptionCreated(f"of-{other}", is_new=True)
+    machine.execute(delete("a"))
+    assert machine.execute(hook("c", pattern=pattern)) == SubscriptionCreated("c", True)
+
+
+def test_so_many_subscriptions_can_name_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.machine.subscriptions.SUBSCRIPTIONS_PER_STREAM_MAX", 2)
+    machine = wake_machine(hook("a", "s"), hook("b", "none", "s"))
+    refused = LimitReached("subscriptions_per_stream", 2)
+    assert unchanged(machine, hook("c", "r", "s")) == refused
+    machine.execute(hook("c", "none"))
+    assert unchanged(machine, link("r", "s", name="c")) == refused
+    assert unchanged(machine, hook("d", "none")) == refused
+    machine.execute(unlink("s", "a"))
+    assert machine.execute(link("r", "s", name="c")) == LinksChanged()
+
+
 # ---- U3 ------------------------------------------------------------------------------------------
 
 
@@ -246,6 +275,38 @@ def test_a_creation_links_named_and_matched_streams_at_their_stable_offsets() ->
     machine.execute(commit())
     assert machine.pending() == {"s"}
     check_derived(machine.state)
+
+
+def test_streams_with_the_same_followers_are_linked_and_unlinked_together() -> None:
+    """All streams are compared, whoever else follows them and whether that is pending or not."""
+    machine = wake_machine(hook("a", pattern="*"), hook("b", "s", "w"), hook("c", "s"))
+    machine.execute(append())
+    machine.execute(append(path="r"))
+    machine.execute(ack(("s", 1), name="c"))
+    machine.execute(unlink("w", "b"))
+    for name in ("h", "i"):
+        machine.execute(hook(name, pattern="*"))
+        assert machine.links(name) == {"s": (1, MATCHED), "r": (1, MATCHED), "w": (0, MATCHED)}
+        check_derived(machine.state)
+    for name in ("a", "h", "c", "i", "b"):
+        machine.execute(delete(name))
+        check_derived(machine.state)
+    assert (machine.stream().links, machine.stream().watchers) == (None, None)
+
+
+def test_a_link_that_is_pending_when_it_is_created_needs_a_wake() -> None:
+    """No command of this version creates one."""
+    machine = wake_machine(append(), hook("a", "s"))
+    machine.execute(hook("h", "s"))
+    created = machine.journal.pop()
+    assert isinstance(created.event, Subscribed)
+    twin = WakeMachine()
+    for written in machine.journal:
+        twin.replay(written)
+    links = tuple((number, 0, kinds) for number, _, kinds in created.event.links)
+    twin.replay(created._replace(event=replace(created.event, links=links)))
+    assert (twin.pending(), twin.state.subscriptions.due) == ({"s"}, {"h"})
+    check_derived(twin.state)
 
 
 def test_streams_are_linked_later_at_their_stable_offsets() -> None:

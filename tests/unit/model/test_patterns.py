@@ -92,6 +92,25 @@ def test_all_paths_that_a_pattern_matches_have_its_first_and_last_segment(
     assert (compiled.last is None) == pattern.endswith("*")
 
 
+@given(patterns, paths)
+def test_all_paths_that_a_pattern_matches_are_its_parent_or_below_it(
+    pattern: str, path: list[str]
+) -> None:
+    compiled, text = Pattern(pattern), "/".join(path)
+    if compiled.matches(text) and compiled.parent:
+        assert f"{text}/".startswith(f"{compiled.parent}/")
+    assert "*" not in compiled.parent.split("/")
+    assert pattern.startswith(compiled.parent)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parent"),
+    [("a/b", "a/b"), ("a/*", "a"), ("a/**", "a"), ("*", ""), ("**/a", ""), ("a/b/*/c/*", "a/b")],
+)
+def test_the_parent_of_a_pattern_ends_before_the_first_wildcard(pattern: str, parent: str) -> None:
+    assert Pattern(pattern).parent == parent
+
+
 @pytest.mark.parametrize(
     ("pattern", "prefix"),
     [("a/b", "a/b"), ("a/*", "a/"), ("a/**", "a"), ("*", ""), ("**/a", ""), ("a/b/*/c/*", "a/b/")],

@@ -143,6 +143,13 @@ def test_a_commit_has_a_limit_of_subscriptions() -> None:
     assert invalid_wake_acks((*wakes, ACK)) == "subscriptions"
 
 
+def test_the_acks_of_a_commit_have_a_limit_together() -> None:
+    half = tuple((f"s{number}", 0) for number in range(limits.ACKS_MAX // 2))
+    wakes = (replace(ACK, acks=half), replace(ACK, id="other", acks=half))
+    assert invalid_wake_acks(wakes) is None
+    assert invalid_wake_acks((*wakes, ACK)) == "acks"
+
+
 @pytest.mark.parametrize(
     ("error", "stored"),
     [
