@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tests.access.rig import id_of, request_bytes
-from tests.access.world import SECRET, World
+from tests.access.world import SECRET, SUBSCRIPTIONS, World
 
 
 class Need(NamedTuple):
@@ -188,6 +188,15 @@ def _member(method: str, document: Any = None) -> Callable[[World], Call]:
     return lambda w: Call(method, f"/v1/groups/{w.name}-members/members/{w.member}", document)
 
 
+_SUBSCRIPTION_WRITE: Final = need("subscription:write", HIDES)
+_SUBSCRIPTION: Final = Own("subscription")
+_WAKE: Final = {"wake_id": "w", "generation": 0}
+
+
+def _subscription(method: str, rest: str = "", document: Any = None) -> Callable[[World], Call]:
+    return lambda w: Call(method, f"{SUBSCRIPTIONS}/{w.name}{rest}", document)
+
+
 def _offsets(w: World) -> dict[str, Any]:
     return {w.name: {w.name: 0}}
 
@@ -249,6 +258,10 @@ CASES: Final = (
     Case("commit with conditions", "commit", (WORKER, WRITE, DESCRIBE, REGISTRATION),
          _commit(lambda w: {"appends": [{"stream": w.name, "messages": [1]}],
                             "if": {w.name: 1_000}})),
+    Case("commit with an ack of a wake", "commit",
+         (WORKER, WRITE, REGISTRATION, _SUBSCRIPTION_WRITE, _SUBSCRIPTION),
+         _commit(lambda w: {"appends": [{"stream": w.name, "messages": [1]}],
+                            "subscriptions": {w.name: _WAKE}})),
     Case("commit of a sink", "commit", (IDEMPOTENT, SINK),
          _post("/v1/commits", lambda w: {"sink": w.sink_tag(w.version)})),
     Case("commit with a transaction", "commit", (IDEMPOTENT, SINK, TXN),
@@ -328,6 +341,36 @@ CASES: Final = (
          _owner("producer")),
     Case("change the owner of a producer", "owner_change", (DESCRIBE, PRODUCER),
          _owner("producer", in_stream=True)),
+    Case("change the owner of a subscription", "owner_change", (Own("subscription", hides=True),),
+         _owner("subscription")),
+    Case("list subscriptions", "subscription_list",
+         (_SUBSCRIPTION, need("subscription:describe")),
+         lambda w: Call("GET", f"{SUBSCRIPTIONS}?prefix={w.name}"),
+         shows='"id":"{name}"', is_any=True),
+    Case("show a subscription", "subscription_show",
+         (need("subscription:describe", HIDES), Own("subscription", hides=True)),
+         _subscription("GET"), is_any=True),
+    Case("create a subscription", "subscription_create",
+         (need("subscription:create"), _SUBSCRIPTION, need("stream:read"),
+          Need("stream", "write", hides=True, name="{name}-wakes")),
+         lambda w: _subscription("PUT", "", w.subscription)(w)),
+    Case("delete a subscription", "subscription_delete",
+         (need("subscription:delete"), _SUBSCRIPTION), _subscription("DELETE"), changes=True),
+    Case("link streams", "subscription_link",
+         (_SUBSCRIPTION_WRITE, _SUBSCRIPTION, need("stream:read")),
+         lambda w: _subscription("POST", "/streams", {"streams": [w.name]})(w)),
+    Case("unlink a stream", "subscription_unlink", (_SUBSCRIPTION_WRITE, _SUBSCRIPTION),
+         _subscription("DELETE", "/streams/elsewhere")),
+    Case("claim a wake", "subscription_claim", (_SUBSCRIPTION_WRITE, _SUBSCRIPTION),
+         _subscription("POST", "/claim", {"worker": "w"})),
+    Case("resume a subscription", "subscription_resume", (_SUBSCRIPTION_WRITE, _SUBSCRIPTION),
+         _subscription("POST", "/resume")),
+    # A token of semel permits none of these.
+    Case("call back", "subscription_callback", (), _subscription("POST", "/callback", _WAKE)),
+    Case("ack a wake", "subscription_ack", (), _subscription("POST", "/ack", _WAKE)),
+    Case("release a wake", "subscription_release", (), _subscription("POST", "/release", _WAKE)),
+    Case("keys of webhooks", "webhook_keys", (),
+         lambda _: Call("GET", "/v1/stream/__ds/jwks.json")),
     Case("list tokens", "token_list", (), _get("/v1/tokens")),
     Case("show a token", "token_show", (), _token("GET")),
     Case("revoke a token", "token_revoke", (), _token("DELETE"), changes=True),

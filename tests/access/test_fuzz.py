@@ -170,7 +170,7 @@ def check_response(method: str, data: bytes, response: bytes) -> int:
     status = status_of(response)
     if status < 300:
         target = data.split(b" ", 2)[1]
-        is_open = method == "OPTIONS" or b"/health" in target
+        is_open = method == "OPTIONS" or b"/health" in target or b"/__ds/jwks.json" in target
         assert is_open, (data[:300], response)
     else:
         assert status in REFUSALS, (data[:300], response)

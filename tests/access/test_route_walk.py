@@ -37,6 +37,13 @@ FOR_ALL: Final = {
     routes.TOKEN_LIST,
     routes.WHOAMI,
     routes.PRODUCER_SHOW,
+    routes.SUBSCRIPTION_LIST,
+}
+# What needs the token of a wake instead.
+BY_WAKE: Final = {
+    routes.SUBSCRIPTION_CALLBACK,
+    routes.SUBSCRIPTION_ACK,
+    routes.SUBSCRIPTION_RELEASE,
 }
 CALLS: Final = [(route.name, method) for route in ROUTES for method in route.methods]
 
@@ -61,7 +68,8 @@ def walk(server: AccessServer) -> Iterator[Walk]:
     with server.line() as line:
         yield Walk(world, line, wrong, unfit)
     assert whole_state(server, [NAME])[f"stream {NAME}"] == before[f"stream {NAME}"]
-    for kind in ("transaction", "registration", "positions", "snapshot", "sink", "producers"):
+    kinds = ("transaction", "registration", "positions", "snapshot", "sink", "producers")
+    for kind in (*kinds, "subscription"):
         assert whole_state(server, [NAME])[f"{kind} {NAME}"] == before[f"{kind} {NAME}"], kind
 
 
@@ -120,6 +128,9 @@ def test_no_spelling_reaches_a_handler_without_its_right(
                 status = status_of(response)
                 if isinstance(match, int):
                     assert status == match, (call, response)
+                elif match.route in BY_WAKE:
+                    expected_statuses = (401,) if token is None else (400, 401, 404)
+                    assert status in expected_statuses, (call, response)
                 elif is_open(match):
                     assert status == 200, (call, response)
                 elif token is walk.unfit:
@@ -146,9 +157,9 @@ def test_options_need_no_token(server: AccessServer, address: str) -> None:
     assert not answer.body
 
 
-def test_only_health_is_open() -> None:
+def test_only_health_the_keys_and_what_needs_the_token_of_a_wake_are_open() -> None:
     opened = {route.name for route in ROUTES if is_open(RouteMatch(route.name))}
-    assert opened == {routes.HEALTH}
+    assert opened == {routes.HEALTH, routes.WEBHOOK_KEYS, *BY_WAKE}
 
 
 # ---- the table -----------------------------------------------------------------------------------

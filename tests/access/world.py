@@ -7,14 +7,16 @@ from tests.access.rig import AccessServer
 from tests.spec.process import Answer
 
 SECRET: Final = "SENTINEL-9c1f"  # in every stored text that a stranger must not see
+SUBSCRIPTIONS: Final = "/v1/stream/__ds/subscriptions"
 TIMEOUT_MS: Final = 600_000  # of transactions: longer than a test
 
 
 class World:
-    """A stream, a producer, a transaction, a sink, a group and a policy with the same name.
+    """A stream, a producer, a transaction, a sink, a group and so on with the same name.
 
     All belong to the principal `owner`. Its token may do everything. There is also a topic
-    `{name}-topic`, and a group `{name}-members` with a member.
+    `{name}-topic`, a group `{name}-members` with a member, and `{name}-wakes`, the wake stream of
+    the subscription.
     """
 
     def __init__(self, server: AccessServer, name: str, owner: str) -> None:
@@ -62,6 +64,16 @@ class World:
     def sink_tag(self, version: int) -> dict[str, Any]:
         return {"app": self.name, "query_id": f"Q-{SECRET}", "version": version}
 
+    @property
+    def subscription(self) -> dict[str, Any]:
+        """The subscription, as it is in the body of the request that creates it."""
+        return {
+            "type": "pull-wake",
+            "streams": [self.name],
+            "wake_stream": f"{self.name}-wakes",
+            "description": SECRET,
+        }
+
     # ---- building ------------------------------------------------------------------------------
 
     def build(self) -> None:
@@ -86,6 +98,8 @@ class World:
         joined = {"streams": [name], "instance": "i"}  # it replaces the member before
         target = f"/v1/groups/{name}-members/members"
         self.member = self.good("POST", target, joined)["member"]
+        self.good("PUT", f"/v1/stream/{name}-wakes", content_type="application/json")
+        self.good("PUT", f"{SUBSCRIPTIONS}/{name}", self.subscription)
         self.victim = self.server.make(
             f"stream:{name}:read", principal=self.owner, description=SECRET
         )
@@ -129,6 +143,8 @@ def whole_state(server: AccessServer, names: list[str]) -> dict[str, Any]:
     sinks = show("/v1/sinks")[1]["sinks"]
     for sink in sinks:
         state[f"sink {sink['app']}"] = show(f"/v1/sinks/{quote(sink['app'], safe='')}")
+    for each in pages(server, SUBSCRIPTIONS, "subscriptions"):
+        state[f"subscription {each['id']}"] = show(f"{SUBSCRIPTIONS}/{quote(each['id'], safe='')}")
     pending = show("/v1/transactions?limit=1000")[1]["transactions"]
     state["transactions"] = [without_ages(each) for each in pending]
     for name in names:
