@@ -39,6 +39,10 @@ POSITIVE = {
     ("groups", "longest loop delay, 20 streams, 4 members"),
     ("groups", "half expire, 20 streams, 4 members"),
     ("groups", "heartbeats, 20 idle members, 2 s"),
+    ("wakes", "append, 20 dead webhooks, p99"),
+    ("wakes", "failed deliveries, 20 dead webhooks"),
+    ("wakes", "CPU per append, 2,000 streams, 200 subscriptions"),
+    ("wakes", "Python calls, followed stream"),
     ("commit", "CPU per commit"),
     ("commit", "CPU per four appends"),
     ("commit", "commits"),
@@ -136,6 +140,17 @@ def test_heartbeats_write_nothing_and_what_keys_cost_is_shown(folder: Path) -> N
     assert found["topic", "CPU, append with Message-Key"]["target"] == "<= 1.30x"
     grouped = found["topic", "client and server, 1,000 messages, grouped by the client"]
     assert (grouped["beside"], grouped["target"]) == ("one stream", ">= 0.70x")
+
+
+def test_what_subscriptions_cost_an_append_is_shown(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    found = {(each["work"], each["name"]): each for each in report["figures"]}
+    assert found["wakes", "append, 20 dead webhooks, p99"]["target"] == "<= 1.20x"
+    cpu = found["wakes", "CPU per append, 2,000 streams, 200 subscriptions"]
+    assert (cpu["beside"], cpu["target"]) == ("none", "<= 1.02x")
+    plain = found["append", "Python calls per append"]["value"]
+    # An append only looks whether its stream is followed and already pending.
+    assert found["wakes", "Python calls, followed stream"]["value"] < plain + 2
 
 
 def test_a_missing_peer_is_a_line_and_not_a_failure(folder: Path) -> None:

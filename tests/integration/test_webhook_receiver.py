@@ -44,8 +44,8 @@ class Application:
     The client of the receiver belongs to the event loop of the server that runs the application.
     """
 
-    def __init__(self, url: str, function: Any, **options: Any) -> None:
-        self.client = AsyncClient(url)
+    def __init__(self, url: str, function: Any, *, token: str = "", **options: Any) -> None:
+        self.client = AsyncClient(url, token=token)
         self.receiver = WebhookReceiver(self.client, function, **options)
         self.bodies: list[tuple[dict[bytes, bytes], bytes]] = []
 

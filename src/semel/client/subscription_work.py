@@ -262,8 +262,11 @@ def commit_wake(
 ) -> Flow[Committed]:
     """Commit the outputs for a batch, and end the wake. All is stored, or nothing.
 
-    Raises what says that the outputs can never be stored.
+    Without outputs, a plain ack is enough. It needs no producer. Raises what says that the outputs
+    can never be stored.
     """
+    if not outputs:
+        return (yield from finish_wake(sequence.streams.site, wake, batch))
     parts = Parts(outputs, wakes=[wake.acked(batch.ends)])
     try:
         yield from sequence.commit(parts)
@@ -283,10 +286,14 @@ def commit_wake(
     return Committed(len(batch))
 
 
-def finish_empty(site: ServerConfig, wake: WakeInfo, batch: WakeBatch) -> Flow[Committed]:
-    """End a wake in which there was nothing to read. An aborted transaction can cause one."""
+def finish_wake(site: ServerConfig, wake: WakeInfo, batch: WakeBatch) -> Flow[Committed]:
+    """End a wake for which there is nothing to store.
+
+    That is also so if there was nothing to read, as after an aborted transaction.
+    """
     try:
         yield from ack_wake(site, wake, wake.acked(batch.ends))
-    except errors.WakeFenced:
-        return Committed(is_fenced=True)
-    return Committed()
+    except errors.WakeFenced as error:
+        if error.applied == errors.NO:
+            return Committed(is_fenced=True)
+    return Committed(len(batch))

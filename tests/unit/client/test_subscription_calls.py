@@ -268,8 +268,20 @@ def test_the_commit_of_a_transaction_has_its_wakes() -> None:
 BATCH = WakeBatch("billing", 7, [Message(b"1", "application/json")] * 4, {"a": print_offset(2)})
 
 
-def commit(*replies: Any) -> Committed:
-    return play(commit_wake(CommitSequence(KnownStreams(SITE)), WAKE, BATCH, {}), *replies)
+OUTPUTS: dict[str, list[Any]] = {"g": []}
+
+
+def commit(*replies: Any, outputs: dict[str, list[Any]] = OUTPUTS) -> Committed:
+    streams = KnownStreams(SITE)
+    streams.calls("g").content_type = JSON_MEDIA_TYPE
+    return play(commit_wake(CommitSequence(streams), WAKE, BATCH, outputs), *replies)
+
+
+def test_without_outputs_the_wake_is_only_acked() -> None:
+    fenced = control_error(409, "FENCED", generation=8)
+    assert commit(document({"ok": True}), outputs={}) == Committed(4)
+    assert commit(fenced, outputs={}) == Committed(is_fenced=True)
+    assert commit(LOST, fenced, outputs={}) == Committed(4)  # the first one has ended it
 
 
 def test_what_has_become_of_a_batch() -> None:

@@ -29,7 +29,7 @@ from semel.client.subscription_work import (
     async_wake_outputs,
     check_wake_outputs,
     commit_wake,
-    finish_empty,
+    finish_wake,
     read_wake,
 )
 from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout
@@ -157,7 +157,7 @@ class AsyncWakeProcessor:
             while True:
                 batch = await client.run(read_wake(client.site, wake, self._count))
                 if not batch.messages:
-                    return await client.run(finish_empty(client.site, wake, batch))
+                    return await client.run(finish_wake(client.site, wake, batch))
                 outputs = check_wake_outputs(await async_wake_outputs(self._function, batch))
                 done = await client.run(commit_wake(self.sequence, wake, batch, outputs))
                 if done.smaller is None:

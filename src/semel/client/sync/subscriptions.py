@@ -29,7 +29,7 @@ from semel.client.subscription_work import (
     WorkerSettings,
     check_wake_outputs,
     commit_wake,
-    finish_empty,
+    finish_wake,
     read_wake,
     sync_wake_outputs,
 )
@@ -158,7 +158,7 @@ class WakeProcessor:
             while True:
                 batch = client.run(read_wake(client.site, wake, self._count))
                 if not batch.messages:
-                    return client.run(finish_empty(client.site, wake, batch))
+                    return client.run(finish_wake(client.site, wake, batch))
                 outputs = check_wake_outputs(sync_wake_outputs(self._function, batch))
                 done = client.run(commit_wake(self.sequence, wake, batch, outputs))
                 if done.smaller is None:
