@@ -18,12 +18,14 @@ from semel_bench.harness import Figure
 from semel_bench.load import create_streams, drive, send_all
 from semel_bench.requests import (
     BYTES,
+    JSON,
     SMALL_BODY,
     Source,
     keyed_appends,
     limited,
     plain_appends,
     produced_appends,
+    put_subscription,
     put_topic,
 )
 from semel_bench.servers import Process
@@ -64,6 +66,22 @@ async def calls_per_keyed_append(folder: str) -> Figure:
         await send_all(process, *(put_topic(topic, BYTES, _PARTITIONS) for topic in topics))
         keyed = [keyed_appends(topic, BYTES, SMALL_BODY) for topic in topics]
         return Figure("Python calls with Message-Key", await _count(process, keyed), "calls")
+
+
+async def calls_per_followed_append(folder: str) -> Figure:
+    """Return how many functions of semel an append to a followed stream calls.
+
+    The subscription has a wake in flight. They are counted as in `calls_per_append`.
+    """
+    async with InProcessServer(folder) as server:
+        process = Process(os.getpid(), server.port)
+        names = [f"calls/{index}" for index in range(_CONNECTIONS)]
+        await create_streams(process, names, BYTES)
+        await create_streams(process, ["wakes"], JSON)
+        config = {"type": "pull-wake", "pattern": "calls/*", "wake_stream": "wakes"}
+        await send_all(process, put_subscription("calls", config))
+        appends = [plain_appends([name], SMALL_BODY) for name in names]
+        return Figure("Python calls, followed stream", await _count(process, appends), "calls")
 
 
 async def _count(process: Process, sources: Sequence[Source]) -> float:

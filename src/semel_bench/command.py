@@ -34,6 +34,7 @@ BENCHMARKS: Final = {
     "silent": "silent",
     "topic": "topics",
     "groups": "groups",
+    "wakes": "wakes",
     **dict.fromkeys(("commit", "staged", "aborted"), "transactions"),
     **{name: name for name in ("engine", "stall", "restart")},
     **dict.fromkeys(("pipelined", "producer", "client", "pipeline"), "clients"),
@@ -92,9 +93,10 @@ def command(
     Each NAME is a benchmark. Without a NAME, all benchmarks run. The command succeeds even
     if a figure misses its target.
 
-    Server: append, one, batch, catchup, sse, idle, memory, silent, topic, groups. Transactions:
-    commit, staged, aborted. Engine without HTTP: engine, stall, restart. Python client: pipelined,
-    producer, client. A graph with one processor: pipeline. Spark, if it is installed: spark.
+    Server: append, one, batch, catchup, sse, idle, memory, silent, topic, groups, wakes.
+    Transactions: commit, staged, aborted. Engine without HTTP: engine, stall, restart. Python
+    client: pipelined, producer, client. A graph with one processor: pipeline. Spark, if it is
+    installed: spark.
     """
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:

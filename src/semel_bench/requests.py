@@ -129,6 +129,12 @@ def put(name: str, content_type: str, *fields: str) -> bytes:
     return bare_request("PUT", stream_url(name), *all_fields)
 
 
+def _put(path: str, document: object) -> bytes:
+    body = msgspec.json.encode(document)
+    head = _head("PUT", path, f"Content-Type: {JSON}", f"Content-Length: {len(body)}")
+    return head + b"\r\n" + body
+
+
 def post(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
     """Return a request that appends to a stream."""
     return _body_head(stream_url(name), content_type, len(body), *fields) + b"\r\n" + body
@@ -222,9 +228,7 @@ class TransactionRequests:
 
 def put_topic(name: str, content_type: str, partitions: int) -> bytes:
     """Return the request that creates a topic."""
-    body = msgspec.json.encode({"partitions": partitions, "content_type": content_type})
-    head = _head("PUT", _topic_url(name), f"Content-Type: {JSON}", f"Content-Length: {len(body)}")
-    return head + b"\r\n" + body
+    return _put(_topic_url(name), {"partitions": partitions, "content_type": content_type})
 
 
 def post_topic(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
@@ -242,3 +246,11 @@ def keyed_appends(topic: str, content_type: str, body: bytes, *fields: str) -> S
 def _topic_url(name: str) -> str:
     """Return the URL of a topic, without the scheme and the host."""
     return f"/v1/topics/{name}"
+
+
+# ---- subscriptions -------------------------------------------------------------------------------
+
+
+def put_subscription(name: str, config: object) -> bytes:
+    """Return the request that creates a subscription."""
+    return _put(stream_url(f"__ds/subscriptions/{name}"), config)
