@@ -29,7 +29,7 @@ SUITE := $(if $(CLIENT_SUITE),,build/client_suite/.installed)
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres chromium xfs demo test cover spark spark-torture sharing client-suite check format facades rows row-mutants sim soak bench clean
+.PHONY: help install postgres chromium xfs demo test cover spark spark-torture sharing wakes client-suite check format facades rows row-mutants sim soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,10 @@ spark-torture: $(STAMP) ## kill Spark's driver again and again: make spark-tortu
 sharing: KILLS = 30
 sharing: $(STAMP) ## kill the workers of a group, and the server: make sharing KILLS=30 SEED=7
 	$(BIN)/python -m tests.sharing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+wakes: KILLS = 20
+wakes: $(STAMP) ## kill the workers and receivers of subscriptions: make wakes KILLS=20 SEED=7
+	$(BIN)/python -m tests.wakes --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 client-suite: $(STAMP) $(SUITE) ## the public suite of the protocol for clients, with both our clients
 	@$(BIN)/python -m tests.interop.client_suite
