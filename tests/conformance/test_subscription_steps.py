@@ -4,22 +4,20 @@ Each test here does what the test with the same name in the suite does, and asse
 each request the server is killed and started again, on the same directory and the same port.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pytest
 
-from tests.spec.process import Answer, Server
+from tests.wakes.calls import Answer, Calls
+from tests.wakes.dying import DyingServer
+from tests.wakes.lives import until
 from tests.wakes.receivers import DONE, Receiver, check_signature
 
 pytestmark = pytest.mark.crash
 
 BASE: Final = "/v1/stream/"
-PATIENCE_SECONDS: Final = 30.0
-LOOK_SECONDS: Final = 0.005
 # The lease of the suite is 1 s. Here the start of a server comes between the steps.
 LEASE_MS: Final = 10_000
 EVENT: Final = {"event": "created"}
@@ -30,12 +28,12 @@ class KilledServer:
 
     def __init__(self, data: Path) -> None:
         self.kills = 0
-        self._data = data
-        self.server = Server(data)
+        self._server = DyingServer(data)
+        self._server.start()
 
     @property
     def url(self) -> str:
-        return self.server.url
+        return self._server.url
 
     def step(
         self, method: str, path: str, document: Any = None, *, token: str | None = None
@@ -49,37 +47,26 @@ class KilledServer:
         self, method: str, path: str, document: Any = None, *, token: str | None = None
     ) -> Answer:
         """Send a request to an address below /v1/stream/, and return the response."""
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        body = b"" if document is None else msgspec.json.encode(document)
-        return self.server.ask(
-            method, BASE + path, body, content_type="application/json", **headers
-        )
+        return Calls(self.url).ask(method, BASE + path, document, token)
 
     def kill(self) -> None:
         """Kill the server, and start it again on the same port."""
-        port = self.server.port
-        self.close()
-        self.server = Server(self._data, port=port)
+        self._server.kill()
+        self._server.start()
         self.kills += 1
 
     def close(self) -> None:
-        self.server.kill()
-        assert self.server.stderr == ""
+        """Kill the server for good. It must have written nothing to its stderr."""
+        self._server.kill()
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so, then kill the server, as after a step."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not is_so():
-            assert time.monotonic() < end
-            time.sleep(LOOK_SECONDS)
+        until(is_so, "the step does not end")
         self.kill()
 
     def shown(self, name: str) -> dict[str, Any]:
         """Return what a GET of a subscription returns, without a kill."""
-        answer = self.ask("GET", sub(name))
-        assert answer.status == 200, answer
-        found: dict[str, Any] = answer.json
-        return found
+        return Calls(self.url).show(name)
 
 
 @pytest.fixture
@@ -87,9 +74,8 @@ def killed(tmp_path: Path) -> Iterator[KilledServer]:
     it = KilledServer(tmp_path / "data")
     try:
         yield it
-        assert it.server.is_sound(), it.server.stderr
     finally:
-        it.server.kill()
+        it.close()
 
 
 def sub(name: str) -> str:
@@ -108,26 +94,26 @@ def test_creates_and_idempotently_reconfirms_a_webhook_subscription(killed: Kill
         )
         create = killed.step("PUT", sub("s"), config)
         assert create.status == 201
-        assert "webhook_secret" not in create.json
-        hook = create.json["webhook"]
+        assert "webhook_secret" not in create.document
+        hook = create.document["webhook"]
         assert hook["url"] == receiver.url
         assert hook["signing"]["alg"] == "ed25519"
         assert hook["signing"]["kid"].startswith("ds_")
         assert hook["signing"]["jwks_url"] == f"{killed.url}{BASE}__ds/jwks.json"
         jwks = killed.step("GET", "__ds/jwks.json")
         assert jwks.status == 200
-        assert "application/jwk-set+json" in jwks.headers["content-type"]
-        (key,) = [k for k in jwks.json["keys"] if k["kid"] == hook["signing"]["kid"]]
+        assert "application/jwk-set+json" in jwks.content_type
+        (key,) = [k for k in jwks.document["keys"] if k["kid"] == hook["signing"]["kid"]]
         assert (key["kty"], key["crv"], key["alg"]) == ("OKP", "Ed25519", "EdDSA")
         confirm = killed.step("PUT", sub("s"), config)
         assert confirm.status == 200
-        assert "webhook_secret" not in confirm.json
-        assert confirm.json["webhook"] == hook
+        assert "webhook_secret" not in confirm.document
+        assert confirm.document["webhook"] == hook
         get = killed.step("GET", sub("s"))
         assert get.status == 200
-        assert (get.json["id"], get.json["type"]) == ("s", "webhook")
-        assert "webhook_secret" not in get.json
-        assert get.json["webhook"]["url"] == receiver.url
+        assert (get.document["id"], get.document["type"]) == ("s", "webhook")
+        assert "webhook_secret" not in get.document
+        assert get.document["webhook"]["url"] == receiver.url
         assert killed.step("DELETE", sub("s")).status == 204
         assert killed.ask("GET", sub("s")).status == 404
     assert killed.kills == 5
@@ -138,7 +124,7 @@ def test_rejects_unsafe_webhook_urls(killed: KilledServer) -> None:
     for _ in range(2):
         refused = killed.step("PUT", sub("s"), config)
         assert refused.status == 400
-        assert refused.json["error"]["code"] == "WEBHOOK_URL_REJECTED"
+        assert refused.document["error"]["code"] == "WEBHOOK_URL_REJECTED"
         assert killed.step("GET", sub("s")).status == 404
 
 
@@ -147,7 +133,7 @@ def test_webhook_synchronous_done_acks_the_wake_snapshot(killed: KilledServer) -
         config = webhook(receiver.url, pattern="events/*", lease_ttl_ms=LEASE_MS)
         create = killed.step("PUT", sub("s"), config)
         assert create.status == 201
-        jwks = killed.step("GET", "__ds/jwks.json").json
+        jwks = killed.step("GET", "__ds/jwks.json").document
         assert killed.step("PUT", "events/sync", EVENT).status == 201
         delivery = receiver.wait()
         killed.kill()
@@ -187,11 +173,11 @@ def test_webhook_callback_acks_and_fences_stale_wake_generations(killed: KilledS
         token = body["callback_token"]
         callback = killed.step("POST", f"{sub('s')}/callback", ack, token=token)
         assert callback.status == 200
-        assert callback.json == {"ok": True, "next_wake": False}
+        assert callback.document == {"ok": True, "next_wake": False}
         for _ in range(2):
             stale = killed.step("POST", f"{sub('s')}/callback", ack, token=token)
             assert stale.status == 409
-            assert stale.json["error"]["code"] == "FENCED"
+            assert stale.document["error"]["code"] == "FENCED"
         assert {each.wake for each in receiver.deliveries} == {delivery.wake}
 
 
@@ -204,7 +190,7 @@ def test_adds_and_removes_explicit_subscription_streams(killed: KilledServer) ->
         assert {each["path"] for each in killed.shown("s")["streams"]} == {"manual/a", "manual/b"}
         removed = killed.step("DELETE", f"{sub('s')}/streams/manual%2Fb")
         assert removed.status == 204
-        shown = killed.step("GET", sub("s")).json
+        shown = killed.step("GET", sub("s")).document
         found = [(each["path"], each["link_type"]) for each in shown["streams"]]
         assert found == [("manual/a", "explicit")]
 
@@ -221,19 +207,21 @@ def test_pull_wake_claim_ack_and_release_use_leases_of_the_subscription(
     }
     assert killed.step("PUT", sub("p"), config).status == 201
     assert killed.step("PUT", "events/pull", EVENT).status == 201
-    killed.until(lambda: "p" in [e["subscription_id"] for e in killed.ask("GET", "wake/pool").json])
+    killed.until(
+        lambda: "p" in [e["subscription_id"] for e in killed.ask("GET", "wake/pool").document]
+    )
 
     def claim(worker: str) -> Answer:
         return killed.step("POST", f"{sub('p')}/claim", {"worker": worker})
 
     first = claim("worker-1")
     assert first.status == 200
-    held = first.json
+    held = first.document
     (tail,) = [each["tail_offset"] for each in held["streams"] if each["path"] == "events/pull"]
     busy = claim("worker-2")
     assert busy.status == 409
-    assert busy.json["error"]["code"] == "ALREADY_CLAIMED"
-    assert busy.json["error"]["current_holder"] == "worker-1"
+    assert busy.document["error"]["code"] == "ALREADY_CLAIMED"
+    assert busy.document["error"]["current_holder"] == "worker-1"
     ack = {
         "wake_id": held["wake_id"],
         "generation": held["generation"],
@@ -242,16 +230,16 @@ def test_pull_wake_claim_ack_and_release_use_leases_of_the_subscription(
     }
     acked = killed.step("POST", f"{sub('p')}/ack", ack, token=held["token"])
     assert acked.status == 200
-    assert acked.json == {"ok": True, "next_wake": False}
+    assert acked.document == {"ok": True, "next_wake": False}
     assert killed.step("POST", "events/pull", {"event": "second"}).status == 204
     second = claim("worker-1")
     assert second.status == 200
-    assert second.json["generation"] > held["generation"]
+    assert second.document["generation"] > held["generation"]
     released = killed.step(
         "POST",
         f"{sub('p')}/release",
-        {"wake_id": second.json["wake_id"], "generation": second.json["generation"]},
-        token=second.json["token"],
+        {"wake_id": second.document["wake_id"], "generation": second.document["generation"]},
+        token=second.document["token"],
     )
     assert released.status == 204
     assert killed.ask("POST", f"{sub('p')}/ack", ack, token=held["token"]).status == 409

@@ -22,6 +22,7 @@ class Answer(NamedTuple):
     status: int
     document: Any
     next_offset: str = ""
+    content_type: str = ""
 
     @property
     def code(self) -> str:
@@ -57,11 +58,13 @@ class Calls:
             connection.close()
         if answer.status in _PROXY_STATUSES:
             raise Lost(f"{method} {target}: {answer.status}")
-        is_json = "json" in (answer.getheader("Content-Type") or "") and text
+        content_type = answer.getheader("Content-Type") or ""
+        is_json = "json" in content_type and text
         return Answer(
             answer.status,
             msgspec.json.decode(text) if is_json else None,
             answer.getheader("Stream-Next-Offset") or "",
+            content_type,
         )
 
     # ---- streams ---------------------------------------------------------------------------------
