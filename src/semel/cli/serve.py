@@ -104,11 +104,10 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
             client_ca=self.client_ca,
             needs_client_certificate=self.client_certificates == "required",
         )
-        return load_files(self.config, tls, self.webhooks)
+        return load_files(self.config, tls, self.webhooks(is_guarded=True))
 
-    @property
-    def webhooks(self) -> WebhookSettings:
-        """The settings of webhooks."""
+    def webhooks(self, *, is_guarded: bool) -> WebhookSettings:
+        """Return the settings of webhooks. `is_guarded` is True if access is on."""
         return WebhookSettings(
             key_file=key_file(self.data, self.webhook_key),
             public_url=self.public_url,
@@ -117,6 +116,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
                 host=self.host,
                 public_url=self.public_url,
                 allowed_hosts=self.allowed_host,
+                is_guarded=is_guarded,
             ),
             ca_file=self.webhook_ca,
             attempts_max=self.webhook_attempts,
@@ -360,7 +360,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
         unread_bytes_per_address_max=serving.unread_bytes_per_address,
     )
     unread = UnreadBudget(limits)
-    webhooks = Webhooks(serving.webhooks, origin, files.webhooks)
+    webhooks = Webhooks(serving.webhooks(is_guarded=access.is_on), origin, files.webhooks)
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,

@@ -53,15 +53,17 @@ def target_policy(
     host: str,
     public_url: str | None,
     allowed_hosts: Iterable[str],
+    is_guarded: bool,
 ) -> TargetPolicy:
     """Return which targets are allowed.
 
-    Those on this machine are, while the server is only for this machine: it listens on loopback,
-    and no option says that clients reach it by another name, such as that of a proxy.
+    Those on this machine are, while the server is for this machine only: it listens on loopback,
+    access is off, and no option says that clients reach it by another name. A proxy on this machine
+    needs one of the last two, and its clients must not reach other services on this machine.
     """
     names = [f"http://{each}" for each in allowed_hosts]
     names += [] if public_url is None else [public_url]
-    is_private = is_loopback(host) and all(map(is_loopback_origin, names))
+    is_private = is_loopback(host) and all(map(is_loopback_origin, names)) and not is_guarded
     return TargetPolicy(is_private, tuple(map(parse_network, networks)))
 
 

@@ -107,9 +107,9 @@ class Webhooks:
         return check_url(url, self.settings.policy)
 
 
-def is_loopback_origin(origin: str) -> bool:
-    """Return whether an origin names this machine by `localhost` or by an address."""
-    name = name_of(origin.partition("://")[2]).lower()
+def is_loopback_origin(url: str) -> bool:
+    """Return whether the host in a URL is `localhost` or a loopback address."""
+    name = name_of(url.partition("://")[2].partition("/")[0]).lower()
     if is_localhost(name):
         return True
     address = to_address(name[1:-1] if name.startswith("[") else name)

@@ -70,6 +70,11 @@ def test_the_defaults_serve_this_machine_only(started: Started) -> None:
         insecure=False,
         strict_rights=False,
         unowned="allow",
+        webhook_key=None,
+        public_url=None,
+        webhook_allow=(),
+        webhook_ca=None,
+        webhook_attempts=1_500,
         config=None,
     )
 
@@ -122,6 +127,10 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         "cors_origin": ["http://localhost:3000", "https://app.example"],
         "allowed_host": ["semel.example", "*.internal"],
         "client_certificates": "optional",
+        "webhook_key": "k",
+        "public_url": "https://semel.example/base",
+        "webhook_allow": ["10.1.0.0/16", "fd12::/16"],
+        "webhook_attempts": 11,
     }
     lines = [f"{k} = {v!r}\n".replace("'", '"').replace("True", "true") for k, v in values.items()]
     assert run("--config", a_file(tmp_path, "".join(lines))).exit_code == 0
@@ -136,6 +145,8 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
     assert (expected.dedup, expected.strict_payloads) == ("off", True)
     assert expected.cors_origin == ("http://localhost:3000", "https://app.example")
     assert expected.allowed_host == ("semel.example", "*.internal")
+    assert expected.webhook_allow == ("10.1.0.0/16", "fd12::/16")
+    assert (expected.public_url, expected.webhook_attempts) == ("https://semel.example/base", 11)
 
 
 def test_an_option_that_may_be_repeated_keeps_every_value(started: Started) -> None:
@@ -206,6 +217,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         (["--long-poll-timeout", "0"], "above 0"),
         (["--long-poll-timeout", "x"], "not a number"),
         (["--body-bytes-max", "99999999"], "Invalid value"),
+        (["--public-url", "semel.example"], "'semel.example' is not the URL of a server"),
+        (["--webhook-allow", "10.0.0.1/8"], "'10.0.0.1/8' is not a network"),
+        (["--webhook-allow", "internal.example"], "'internal.example' is not a network"),
+        (["--webhook-attempts", "0"], "expected an integer from 1"),
+        (["--webhook-ca", "absent.pem"], "absent.pem cannot be read"),
+        (["--webhook-ca", __file__], "cannot load certificates from"),
+        (["--webhook-key", __file__], "run `chmod 600` on it"),
     ],
 )
 def test_a_wrong_option_is_refused_with_the_reason(
