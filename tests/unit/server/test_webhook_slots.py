@@ -1,11 +1,13 @@
 """Which deliveries are made next: classes, hosts, and that nothing is lost."""
 
 import random
+import resource
 from collections import Counter
 
 import pytest
 
-from semel.model.limits import SUBSCRIPTIONS_MAX
+from semel.model.limits import DELIVERIES_MAX, SUBSCRIPTIONS_MAX
+from semel.server.limits_http import HttpLimits, connections_allowed, deliveries_allowed
 from semel.server.webhook_slots import FAST, NEW, SLOW, DeliverySlots
 
 
@@ -161,3 +163,24 @@ def test_nothing_is_lost_and_every_bound_holds(seed: int) -> None:
         due -= flying
         if not due:
             break
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (resource.RLIM_INFINITY, DELIVERIES_MAX),
+        (100_000, DELIVERIES_MAX),
+        (20_544, DELIVERIES_MAX),
+        (1_024, 141),
+        (256, 4),
+        (64, 4),
+    ],
+)
+def test_few_files_leave_fewer_deliveries(
+    monkeypatch: pytest.MonkeyPatch, files: int, expected: int
+) -> None:
+    monkeypatch.setattr("semel.server.limits_http.resource.getrlimit", lambda _: (files, files))
+    limits = HttpLimits()
+    assert deliveries_allowed(limits) == expected
+    if 256 < files < 20_000:
+        assert connections_allowed(limits) + expected + 64 == files
