@@ -69,7 +69,7 @@ async def measure_wakes(harness: Harness) -> list[Figure]:
 
 
 async def _subscribe(process: Process, configs: Sequence[dict[str, Any]]) -> None:
-    """Create subscriptions."""
+    """Create subscriptions with these configurations, over several connections."""
     requests = limited(
         put_subscription(f"bench-{number}", config) for number, config in enumerate(configs)
     )
@@ -124,12 +124,13 @@ def _latencies(rounds: Sequence[Round], name: str, others: Sequence[Round] = ())
     """Return the figures of the latencies of a side, compared with those of the other side."""
     figures = []
     for percent in (50, 99):
-        value = median_of(rounds, lambda each, at=percent: each.ms(at))
+        at = partial(Round.ms, percent=percent)
+        value = median_of(rounds, at)
         if not others:
             figures.append(Figure(f"{name}, p{percent}", value, "ms"))
             continue
-        by_round = median_ratio(rounds, others, lambda each, at=percent: each.ms(at))
         target = ratio_at_most(1.2) if percent == 99 else None
+        by_round = median_ratio(rounds, others, at)
         figures.append(Figure(f"{name}, p{percent}", value, "ms", target, by_round, "none"))
     return figures
 
