@@ -183,6 +183,41 @@ def test_a_commit_that_is_repeated_returns_the_first_result(client: Any, names: 
     assert values(client, names.out) == [1]
 
 
+def test_a_stream_that_took_the_place_of_one_that_was_read_is_not_acked(
+    client: Any, names: Names
+) -> None:
+    created(client, names)
+    client.stream(names.input()).append_many([1, 2])
+    wake = client.subscriptions.claim(names.id)
+    client.stream(names.input()).delete()
+    client.stream(names.input()).create(JSON).append_many([3, 4, 5])
+    appends = {names.out: [1, 2]}
+    with pytest.raises(errors.InvalidAck):
+        client.commit(producer_id=fresh("p"), seq=0, appends=appends, wakes=[wake.acked()])
+    wake.release()
+    assert worker(client, names, copies(names)).run(live=False) == 3
+    assert values(client, names.out) == [3, 4, 5]
+
+
+def test_a_stream_that_is_deleted_while_it_is_processed_is_no_failure(
+    client: Any, names: Names
+) -> None:
+    created(client, names)
+    client.stream(names.input()).append(1)
+    client.stream(names.input(1)).create(JSON, body=2)
+    deleted: list[bool] = []
+
+    def deletes(batch: WakeBatch) -> dict[str, list[Any]]:
+        if not deleted:
+            deleted.append(True)
+            with Client(client.url) as other:
+                other.stream(names.input()).delete()
+        return copies(names)(batch)
+
+    assert worker(client, names, deletes, retries=0).run(live=False) == 1
+    assert values(client, names.out) == [2]
+
+
 # ---- workers -------------------------------------------------------------------------------------
 
 

@@ -330,11 +330,15 @@ class Subscriptions:
     def _refuse_acks(self, subscription: Subscription, ack: WakeAck) -> Refusal | None:
         """W5: all pairs, before any of them is applied."""
         paths: set[str] = set()
+        wake = subscription.wake
+        read = [] if wake is None else [number for number, _ in wake.snapshot]
         for path, offset in ack.acks:
             linked = self.link_of(subscription, path)
             if linked is None or path in paths:
                 return sub_out.InvalidOffset(ack.id, path)
             acked, tail = linked[1].acked, self._model.streams[path].tail
+            if acked is None and linked[0] not in read:  # it is perhaps newer than the wake
+                return sub_out.InvalidOffset(ack.id, path)
             if not (0 if acked is None else acked) <= offset <= tail:
                 return sub_out.InvalidOffset(ack.id, path)
             paths.add(path)

@@ -16,6 +16,7 @@ from semel.machine.subscribers import Subscription, is_pending
 from semel.machine.subscription_events import (
     MATCHED,
     NAMED,
+    NEVER_ACKED,
     Acked,
     Claimed,
     DeliveryNoted,
@@ -348,11 +349,14 @@ Acks = tuple[tuple[int, int], ...]
 def _check_acks(state: State, subscription: Subscription, ack: WakeAck) -> Acks | Refusal:
     """Return the acks that change something, by the numbers of streams, or a refusal (W5)."""
     acks: dict[int, int] = {}
+    snapshot = {number for number, _ in subscription.wake.snapshot}
     for path, offset in ack.acks:
         stream = state.by_path.get(path)
         link = None if stream is None else subscription.links.get(stream.row.number)
         if stream is None or link is None or stream.row.number in acks:
             return InvalidOffset(ack.id, path)
+        if link.acked == NEVER_ACKED and stream.row.number not in snapshot:
+            return InvalidOffset(ack.id, path)  # perhaps it has taken the place of another one
         if not max(link.acked, 0) <= offset <= stream.tail.tail:
             return InvalidOffset(ack.id, path)
         acks[stream.row.number] = offset

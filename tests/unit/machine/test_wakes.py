@@ -253,6 +253,15 @@ def test_an_ack_of_a_stream_that_was_never_acked_begins_at_0() -> None:
     assert machine.pending() == {"a"}
 
 
+def test_a_stream_that_has_taken_the_place_of_one_that_was_read_is_not_acked() -> None:
+    machine = wake_machine(hook("h", pattern="a"), create("a", batch=append(b"x").batch))
+    machine.execute(Delete("a", 0))
+    machine.execute(create("a", batch=append(b"y").batch))
+    assert unchanged(machine, ack(("a", 1), done=True)) == InvalidOffset("h", "a")
+    assert machine.links() == {"a": (NEVER_ACKED, 2)}
+    assert machine.pending() == {"a"}
+
+
 # ---- W6 ------------------------------------------------------------------------------------------
 
 

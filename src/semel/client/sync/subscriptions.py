@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from semel.client import subscription_calls as calls
 from semel.client.addresses import Address, path_of
 from semel.client.commit_sequence import CommitSequence
-from semel.client.errors import ClientError, Indeterminate, Unavailable
+from semel.client.errors import ClientError, Indeterminate, InvalidAck, Unavailable
 from semel.client.flows import Flow
 from semel.client.leases import Lease, WorkerStop
 from semel.client.server_calls import retire_producers
@@ -259,6 +259,9 @@ class Worker:
             self._release(wake)
             _log.warning("the worker %s waits for the server: %s", self.name, error.message)
             self._stop.wait(self._settings.backoff)
+            return Committed()
+        except InvalidAck:  # a stream was deleted after it was read; the next wake is without it
+            self._release(wake)
             return Committed()
         except Exception as error:
             self._release(wake)
