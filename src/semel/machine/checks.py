@@ -28,10 +28,19 @@ from semel.model.outcomes import (
 )
 from semel.model.outcomes_topics import StreamInTopic
 from semel.model.outcomes_txn import StreamInTransaction
-from semel.model.validation import is_batch_consistent
 
 _NO_BODY: Final = digest_of(b"")
 _BAD_BODY: Final = -1  # no stored digest has this value
+
+
+def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
+    """Return True if the lengths of the messages add up to the length of the payload.
+
+    The caller must not pass a batch of one message, because its `lengths` is empty. If `is_joined`
+    is True, as it is in a JSON stream, the commas between the messages are counted too.
+    """
+    commas = batch.count - 1 if is_joined else 0
+    return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
 
 
 def is_close_only(command: Append) -> bool:

@@ -101,7 +101,7 @@ def decide_commit(state: State, command: Commit) -> Decision:
     refusal = _refuse_positions(state, command, draft, streams, listed)
     if refusal is not None:
         return Decision(refusal)
-    wakes = find_commit_acks(state, command.wakes)  # 10
+    wakes = find_commit_acks(state, command.wakes)  # 9d
     if isinstance(wakes, Refusal):
         return Decision(wakes)
     return _accept(state, command, draft, streams, listed=listed, wakes=wakes)

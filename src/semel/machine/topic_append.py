@@ -14,7 +14,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from semel.machine.append import count_streams, decide_outside, decide_publish_on
-from semel.machine.checks import section_of
+from semel.machine.checks import is_batch_consistent, section_of
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_DATA,
@@ -64,7 +64,6 @@ from semel.model.outcomes_txn import Staged
 from semel.model.partitioners import HASHES
 from semel.model.policies import BUILT_IN_DEDUP
 from semel.model.topic_commands import AppendTopic
-from semel.model.validation import is_batch_consistent
 
 # How the extras of one message begin that has only a key: the columns, and the length of the key.
 _ONE_KEY: Final = Layout("<II")

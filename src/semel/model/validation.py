@@ -410,16 +410,6 @@ def _is_fork(fork: ForkRequest) -> bool:
     return is_number(fork.sub_offset) and is_optional_number(fork.offset)
 
 
-def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
-    """Return True if the lengths of the messages add up to the length of the payload.
-
-    The caller must not pass a batch of one message, because its `lengths` is empty. If `is_joined`
-    is True, as it is in a JSON stream, the commas between the messages are counted too.
-    """
-    commas = batch.count - 1 if is_joined else 0
-    return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
-
-
 def _in_append_topic(command: AppendTopic) -> str | None:
     batch, transaction = command.batch, command.transaction
     is_counted = command.partitions or command.partitioner

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from semel.machine import State, apply, decide, validate_and_decide
+from semel.machine.checks import is_batch_consistent
 from semel.model.commands import (
     SPARSE,
     Append,
@@ -24,7 +25,7 @@ from semel.model.commands import (
 from semel.model.limits import NUMBER_MAX
 from semel.model.names import is_name
 from semel.model.outcomes import InvalidRequest
-from semel.model.validation import find_invalid_field, is_batch_consistent
+from semel.model.validation import find_invalid_field
 
 TAG = ProducerTag("p", 0, 0)
 APPEND = Append("s", 0, "text/plain", Batch(b"x"))
