@@ -26,7 +26,7 @@ from semel.client.subscription_calls import (
     delete_subscription,
     show_subscription,
 )
-from semel.client.subscription_values import SubscribedStream, SubscriptionInfo
+from semel.client.subscription_values import SubscribedStream, SubscriptionState
 from semel.client.sync.client import Client
 from semel.model.limits import LEASE_MS_MAX
 from semel.model.offsets import print_offset
@@ -101,7 +101,7 @@ def create_subscription_command(
 
 def _create(
     client: Client, subscription: str, config: SubscriptionConfig
-) -> Flow[tuple[bool, SubscriptionInfo]]:
+) -> Flow[tuple[bool, SubscriptionState]]:
     """Create a subscription. Return whether it is new, and its state."""
     try:
         info = yield from create_subscription(client.site, subscription, config, exist_ok=False)
@@ -112,7 +112,7 @@ def _create(
     return True, info
 
 
-def _document(info: SubscriptionInfo) -> dict[str, Any]:
+def _document(info: SubscriptionState) -> dict[str, Any]:
     """Return a subscription for --json, without what the server did not say."""
     found = msgspec.to_builtins(info)
     return {name: value for name, value in found.items() if value is not None}
@@ -192,14 +192,14 @@ def show_subscription_command(
     write_lines(lines)
 
 
-def _status(info: SubscriptionInfo) -> str:
+def _status(info: SubscriptionState) -> str:
     """Return the status, and how often the delivery of the present wake has failed."""
     if not info.attempts:
         return info.status
     return f"{info.status} ({_count(info.attempts, 'attempt')})"
 
 
-def _target(info: SubscriptionInfo) -> str:
+def _target(info: SubscriptionState) -> str:
     return info.webhook.url if info.webhook is not None else f"wake stream {info.wake_stream}"
 
 
@@ -207,7 +207,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _follows(info: SubscriptionInfo) -> str:
+def _follows(info: SubscriptionState) -> str:
     return f"which follows {_count(info.stream_count or 0, 'stream')} now"
 
 

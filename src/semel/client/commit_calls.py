@@ -25,7 +25,7 @@ from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.subscription_values import WakeAck, commit_wakes
+from semel.client.subscription_values import AckedWake, commit_wakes
 from semel.client.topic_values import Keyed
 from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
@@ -114,8 +114,7 @@ class Parts(Struct, frozen=True):
     - `metadata`: what is stored with the positions, for each group and stream.
     - `member`, `epochs`: the member that moves positions of its group, and its epochs of the
       streams, by path.
-    - `wakes`: what the commit says of wakes of subscriptions. If one of them has ended, the commit
-      is refused.
+    - `wakes`: the acks of wakes. If one of the wakes has ended, the commit is refused.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -125,7 +124,7 @@ class Parts(Struct, frozen=True):
     metadata: Mapping[str, Mapping[str, Metadata]] = {}
     member: str | None = None
     epochs: Mapping[str, int] = {}
-    wakes: Sequence[WakeAck] = ()
+    wakes: Sequence[AckedWake] = ()
 
 
 def commit_parts(
@@ -169,12 +168,8 @@ def commit_version(
 
 
 # After these refusals, the streams have perhaps another media type than the client assumes.
-_OF_MESSAGES: Final = (
-    errors.BadRequest,
-    errors.ContentTypeConflict,
-    errors.StreamGone,
-    errors.StreamNotFound,
-)
+_OF_MESSAGES: Final = (errors.BadRequest, errors.ContentTypeConflict)
+_OF_STREAMS: Final = (errors.StreamGone, errors.StreamNotFound)
 
 
 def _commit(
@@ -193,7 +188,7 @@ def _commit(
         raise
     except errors.TooLarge:
         raise
-    except _OF_MESSAGES:
+    except (*_OF_MESSAGES, *_OF_STREAMS):
         for append in request.appends:
             streams.calls(append.stream).is_stale = True
         raise

@@ -24,12 +24,12 @@ from semel.client.stream_calls import ServerConfig
 from semel.client.subscription_values import (
     PULL_WAKE,
     WEBHOOK,
+    AckedWake,
     SubscribedStream,
-    SubscriptionInfo,
-    WakeAck,
+    SubscriptionState,
     WakeInfo,
     WakeStream,
-    acks_of,
+    commit_acks,
 )
 from semel.client.transport import random_id
 from semel.model.messages import JSON_MEDIA_TYPE
@@ -75,7 +75,7 @@ class SubscriptionConfig(Struct, frozen=True):
 class SubscriptionList(Struct, frozen=True):
     """Some of the subscriptions. The next page begins after the id `next`."""
 
-    subscriptions: list[SubscriptionInfo]
+    subscriptions: list[SubscriptionState]
     next: str | None = None
 
 
@@ -96,7 +96,7 @@ class _AckResult(Struct, frozen=True):
 
 def create_subscription(
     site: ServerConfig, name: str, config: SubscriptionConfig, *, exist_ok: bool
-) -> Flow[SubscriptionInfo]:
+) -> Flow[SubscriptionState]:
     """Create a subscription and return it.
 
     If it exists with the same configuration, it is returned with `exist_ok`. Otherwise, and with
@@ -112,7 +112,7 @@ def create_subscription(
             status=200,
             code="SUBSCRIPTION_ALREADY_EXISTS",
         )
-    return decoded(response, SubscriptionInfo)
+    return decoded(response, SubscriptionState)
 
 
 def show_subscription(
@@ -120,11 +120,11 @@ def show_subscription(
     name: str,
     streams_after: int | str | None = None,
     streams_limit: int | None = None,
-) -> Flow[SubscriptionInfo]:
+) -> Flow[SubscriptionState]:
     """Return a subscription with its first streams, or those after `streams_after`."""
     target = _target(site, name) + query(streams_after=streams_after, streams_limit=streams_limit)
     exchange = yield from _sent(site, Request("GET", target), RetrySafety.READ)
-    return decoded(exchange.expect(200), SubscriptionInfo)
+    return decoded(exchange.expect(200), SubscriptionState)
 
 
 def next_streams(
@@ -204,7 +204,7 @@ def claim_wake(site: ServerConfig, name: str, worker: str) -> Flow[WakeInfo]:
     )
 
 
-def ack_wake(site: ServerConfig, wake: WakeInfo, ack: WakeAck) -> Flow[bool]:
+def ack_wake(site: ServerConfig, wake: WakeInfo, ack: AckedWake) -> Flow[bool]:
     """Ack a wake, or only renew its lease. Return True if it has ended and more is pending.
 
     Raises WakeFenced if the wake has ended, and InvalidAck if an offset cannot be acked.
@@ -212,7 +212,7 @@ def ack_wake(site: ServerConfig, wake: WakeInfo, ack: WakeAck) -> Flow[bool]:
     action = "callback" if wake.type == WEBHOOK else "ack"
     document: dict[str, Any] = {"wake_id": ack.wake_id, "generation": ack.generation}
     if ack.offsets:
-        document["acks"] = acks_of(ack.offsets)
+        document["acks"] = commit_acks(ack.offsets)
     if ack.done:
         document["done"] = True
     exchange = yield from _with_token(site, wake, action, document)

@@ -12,9 +12,9 @@ from semel.wire.schema.transactions import CommitAck, CommitWake, CommitWakes
 __all__ = [
     "PULL_WAKE",
     "WEBHOOK",
+    "AckedWake",
     "SubscribedStream",
-    "SubscriptionInfo",
-    "WakeAck",
+    "SubscriptionState",
     "WakeBatch",
     "WakeInfo",
     "WakeStream",
@@ -49,7 +49,7 @@ class Webhook(Struct, frozen=True):
     signing: dict[str, str] = {}
 
 
-class SubscriptionInfo(Struct, frozen=True):
+class SubscriptionState(Struct, frozen=True):
     """A subscription.
 
     - `type`: "webhook" or "pull-wake".
@@ -94,7 +94,7 @@ class WakeStream(Struct, frozen=True):
     has_pending: bool = False
 
 
-class WakeAck(Struct, frozen=True):
+class AckedWake(Struct, frozen=True):
     """What a commit says of a wake: how far its streams were processed, and that it is done.
 
     `token` is the proof that the caller has the wake. Without it, the right to write to the
@@ -110,7 +110,7 @@ class WakeAck(Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Return what the ack is for. The token is a secret."""
-        return f"WakeAck({self.subscription!r}, generation={self.generation}, done={self.done})"
+        return f"AckedWake({self.subscription!r}, generation={self.generation}, done={self.done})"
 
 
 class WakeInfo(Struct, frozen=True):
@@ -133,11 +133,11 @@ class WakeInfo(Struct, frozen=True):
         """The end of what is pending in each stream."""
         return {each.path: each.tail_offset for each in self.streams if each.has_pending}
 
-    def acked(self, offsets: Mapping[str, Offset] | None = None, *, done: bool = True) -> WakeAck:
+    def acked(self, offsets: Mapping[str, Offset] | None = None, *, done: bool = True) -> AckedWake:
         """Return what a commit says of this wake. By default, everything in it was processed."""
         ends = self.tails if offsets is None else offsets
         texts = {path: offset_of(offset) for path, offset in ends.items()}
-        return WakeAck(
+        return AckedWake(
             self.subscription, self.wake_id, self.generation, texts, done=done, token=self.token
         )
 
@@ -169,12 +169,12 @@ class WakeBatch(Struct, frozen=True):
         return found
 
 
-def acks_of(offsets: Mapping[str, str]) -> list[CommitAck]:
+def commit_acks(offsets: Mapping[str, str]) -> list[CommitAck]:
     """Return acks in the form of a request."""
     return [CommitAck(path, offset) for path, offset in offsets.items()]
 
 
-def commit_wakes(acks: Iterable[WakeAck]) -> CommitWakes:
+def commit_wakes(acks: Iterable[AckedWake]) -> CommitWakes:
     """Return what a commit says of wakes, in the form of a request.
 
     Raises ValueError if a subscription occurs twice.
@@ -184,6 +184,6 @@ def commit_wakes(acks: Iterable[WakeAck]) -> CommitWakes:
         if ack.subscription in found:
             raise ValueError(f"the subscription {ack.subscription} has two wakes in one commit")
         found[ack.subscription] = CommitWake(
-            ack.wake_id, ack.generation, acks_of(ack.offsets), ack.done, ack.token
+            ack.wake_id, ack.generation, commit_acks(ack.offsets), ack.done, ack.token
         )
     return found

@@ -18,7 +18,7 @@ from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_b
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
 from semel.client.server_calls import decoded, get, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.subscription_values import WakeAck, commit_wakes
+from semel.client.subscription_values import AckedWake, commit_wakes
 from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
     KIND_INLINE,
@@ -119,7 +119,7 @@ class TransactionCalls:
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
         self._cursors: dict[tuple[str, str], GroupCursor] = {}  # of messages that it commits
-        self._wakes: list[WakeAck] = []  # what the commit says of wakes
+        self._wakes: list[AckedWake] = []  # what the commit says of wakes
 
     @property
     def token(self) -> str:
@@ -256,7 +256,7 @@ class TransactionCalls:
         self._refused -= names
         self._moving.accepted(group, planned)
 
-    def add_wake(self, ack: WakeAck) -> None:
+    def add_wake(self, ack: AckedWake) -> None:
         """Let the commit ack a wake. Raises ValueError if it has one of the same subscription."""
         self._require_open()
         commit_wakes([*self._wakes, ack])

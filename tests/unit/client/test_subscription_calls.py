@@ -16,7 +16,7 @@ from semel.client.subscription_calls import SubscriptionConfig
 from semel.client.subscription_values import (
     PULL_WAKE,
     WEBHOOK,
-    WakeAck,
+    AckedWake,
     WakeBatch,
     WakeInfo,
     WakeStream,
@@ -431,5 +431,5 @@ def test_an_ack_is_of_everything_that_is_pending_unless_it_says_otherwise() -> N
         WakeStream("b", print_offset(1), print_offset(1)),
     ]
     wake = WakeInfo("billing", "w", 1, "t", streams)
-    assert wake.acked() == WakeAck("billing", "w", 1, {"a": print_offset(2)}, True, "t")
+    assert wake.acked() == AckedWake("billing", "w", 1, {"a": print_offset(2)}, True, "t")
     assert wake.acked({"b": 1}, done=False).offsets == {"b": print_offset(1)}

@@ -14,7 +14,7 @@ from semel.client.async_driver import AsyncLock
 from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow, T
-from semel.client.subscription_values import WakeAck
+from semel.client.subscription_values import AckedWake
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
 from semel.client.values import (
@@ -213,7 +213,7 @@ class AsyncTransaction:
         """
         await self._run(self.calls.add_message(message, metadata), timeout)
 
-    def commit_wake(self, ack: WakeAck) -> None:
+    def commit_wake(self, ack: AckedWake) -> None:
         """Let the commit ack the wake of a subscription, as in `txn.commit_wake(wake.acked())`.
 
         Nothing is sent before the commit. If the wake has ended by then, the commit raises

@@ -10,7 +10,7 @@ from semel.client.flows import Flow, T
 from semel.client.member_calls import list_groups
 from semel.client.positions import KnownPositions
 from semel.client.stream_calls import ServerConfig
-from semel.client.subscription_values import WakeAck
+from semel.client.subscription_values import AckedWake
 from semel.client.sync_driver import Stop, SyncDriver
 from semel.client.token_calls import (
     NewToken,
@@ -183,7 +183,7 @@ class Catalog:
         if_: Mapping[str, Offset] | None = None,
         transactions: Sequence[str] = (),
         metadata: Mapping[str, Mapping[str, Metadata]] | None = None,
-        wakes: Iterable[WakeAck] = (),
+        wakes: Iterable[AckedWake] = (),
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
         """Append to streams and set the positions of groups, in one commit: all or nothing.

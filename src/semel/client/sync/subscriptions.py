@@ -15,9 +15,9 @@ from semel.client.flows import Flow
 from semel.client.leases import Lease, WorkerStop
 from semel.client.server_calls import retire_producers
 from semel.client.subscription_values import (
+    AckedWake,
     SubscribedStream,
-    SubscriptionInfo,
-    WakeAck,
+    SubscriptionState,
     WakeInfo,
     WakeStream,
 )
@@ -93,7 +93,7 @@ class Wake:
         """How many seconds the lease lasts after the claim and after each ack."""
         return self.wake.lease_ttl_ms / 1000
 
-    def acked(self, offsets: Mapping[str, Offset] | None = None, *, done: bool = True) -> WakeAck:
+    def acked(self, offsets: Mapping[str, Offset] | None = None, *, done: bool = True) -> AckedWake:
         """Return what a commit in `wakes` says of this wake. Nothing is sent.
 
         `offsets` maps streams to the offset up to which they are processed. By default, all that
@@ -309,7 +309,7 @@ class Subscriptions:
         description: str | None = None,
         exist_ok: bool = False,
         timeout: Timeout = CLIENT_DEFAULT,
-    ) -> SubscriptionInfo:
+    ) -> SubscriptionState:
         """Create a subscription. It follows `streams`, and those that match the `pattern`.
 
         Wakes are delivered to `webhook_url`, or announced in the stream `wake_stream`, for workers
@@ -333,7 +333,7 @@ class Subscriptions:
         flow = calls.create_subscription(self._client.site, id, config, exist_ok=exist_ok)
         return self._client.run(flow, timeout)
 
-    def show(self, id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> SubscriptionInfo:
+    def show(self, id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> SubscriptionState:
         """Return a subscription with its first 1,000 streams, and how far each was processed.
 
         Raises SubscriptionNotFound if there is none.
@@ -352,7 +352,7 @@ class Subscriptions:
 
     def list(
         self, prefix: str = "", *, after: str | None = None, timeout: Timeout = CLIENT_DEFAULT
-    ) -> Iterator[SubscriptionInfo]:
+    ) -> Iterator[SubscriptionState]:
         """Yield the subscriptions whose ids begin with `prefix`, sorted by id.
 
         With `after`, yield only those after this id. They come without their streams.

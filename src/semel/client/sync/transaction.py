@@ -12,7 +12,7 @@ from semel.client.addresses import path_of
 from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow, T
-from semel.client.subscription_values import WakeAck
+from semel.client.subscription_values import AckedWake
 from semel.client.sync.stream import Stream
 from semel.client.sync.topic import Topic
 from semel.client.sync_driver import SyncLock
@@ -214,7 +214,7 @@ class Transaction:
         """
         self._run(self.calls.add_message(message, metadata), timeout)
 
-    def commit_wake(self, ack: WakeAck) -> None:
+    def commit_wake(self, ack: AckedWake) -> None:
         """Let the commit ack the wake of a subscription, as in `txn.commit_wake(wake.acked())`.
 
         Nothing is sent before the commit. If the wake has ended by then, the commit raises
