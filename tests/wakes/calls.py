@@ -26,9 +26,9 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The code of an error, in the form of `__ds` or in that of the other addresses."""
-        found = self.document.get("error", self.document)
-        code: str = found["code"]
+        """The code of an error, of `__ds` or of the other addresses, or "" if there is none."""
+        found = self.document or {}
+        code: str = found.get("error", found).get("code", "")
         return code
 
 

@@ -50,6 +50,7 @@ from semel.wire.json_mode import prepare_limits
 from tests.forks import fork_context
 from tests.spec.process import ACCESS_LINE
 from tests.wakes.calls import Lost
+from tests.wakes.mutants import Mutant
 
 RECEIVED: Final = "received"
 DECIDED: Final = "decided"
@@ -171,13 +172,17 @@ def note_step(note: str, step: str) -> None:
     os.close(file)
 
 
-def _serve(arguments: list[str], files: list[str], step: str | None, note: str) -> None:
+def _serve(
+    arguments: list[str], files: list[str], step: str | None, note: str, mutant: Mutant | None
+) -> None:
     """Run `semel serve`, with its standard output and standard error in two files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent kills its servers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for number, name in enumerate(files, 1):
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
+    if mutant is not None:
+        mutant()
     if step is not None:
         _Trap(step, note).set()
     cli.main(["serve", *arguments], prog_name="semel")
@@ -196,12 +201,14 @@ def _end_with_parent() -> None:
 class DyingServer:
     """A server process on a directory, which `start` starts again and again on the same port.
 
-    `reached` counts the steps at which it has killed itself, by name.
+    `reached` counts the steps at which it has killed itself, by name. `mutant` puts a bug into the
+    server.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, mutant: Mutant | None = None) -> None:
         self._context = fork_context()
         self._data = data
+        self._mutant = mutant
         self._note = data.with_name("steps")
         self._process: BaseProcess | None = None
         self._lock = threading.Lock()
@@ -226,7 +233,7 @@ class DyingServer:
         arguments = ["--data", str(self._data), "--port", str(self.port), "--reserve-bytes", "0"]
         process = self._context.Process(
             target=_serve,
-            args=([*arguments, *_LIGHT], [out, error], step, str(self._note)),
+            args=([*arguments, *_LIGHT], [out, error], step, str(self._note), self._mutant),
             daemon=True,
         )
         process.start()

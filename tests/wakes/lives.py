@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any, Final
 
-from tests.wakes.calls import Answer, Calls, Lost, Wake, ack_list, ordinal, require
+from tests.wakes.calls import Answer, Calls, Wake, ack_list, ordinal, require
 
 INPUTS: Final = ("in/a", "in/b")
 OUTPUT: Final = "out"
@@ -17,7 +17,7 @@ LEASE_MS: Final = 20_000
 SHORT_LEASE_MS: Final = 1_500  # where a lease must expire
 
 _LATE_MAX: Final = 3
-_PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.005
 
 
@@ -134,7 +134,8 @@ class Life:
         assert streams.keys() == set(INPUTS)
         for path, each in streams.items():
             acked = ordinal(each["acked_offset"])
-            assert self.acked[path] <= acked <= self.asked[path], (path, acked)
+            is_possible = self.acked[path] <= acked <= self.asked[path]
+            assert is_possible, f"{path} is acked up to {acked}"
             assert ordinal(each["tail_offset"]) == tails[path]
             assert each["has_pending"] is (acked < tails[path])
             self.acked[path] = self.asked[path] = acked
@@ -146,7 +147,8 @@ class Life:
         for done in (False, True):
             for acks in ({}, {INPUTS[0]: self.acked[INPUTS[0]]}):
                 answer = self.calls.ack(wake, acks, done=done)
-                assert (answer.status, answer.code) == (409, "FENCED"), answer
+                is_fenced = (answer.status, answer.code) == (409, "FENCED")
+                assert is_fenced, f"a late worker is not fenced: {answer}"
 
     @property
     def last_ended(self) -> int:
@@ -156,16 +158,7 @@ class Life:
 
 def until(is_so: Callable[[], bool], what: str) -> None:
     """Wait until something is so. Raises AssertionError after a long time, and Lost."""
-    end = monotonic() + _PATIENCE_SECONDS
+    end = monotonic() + PATIENCE_SECONDS
     while not is_so():
         assert monotonic() < end, what
         sleep(_LOOK_SECONDS)
-
-
-def is_lost(act: Callable[[], None]) -> bool:
-    """Return True if the server has ended while something was done."""
-    try:
-        act()
-    except Lost:
-        return True
-    return False

@@ -11,9 +11,11 @@ from typing import Final
 
 import pytest
 
+from tests.wakes import lives
 from tests.wakes.calls import Lost
 from tests.wakes.dying import STEPS, DyingServer
 from tests.wakes.lives import LEASE_MS, SHORT_LEASE_MS
+from tests.wakes.mutants import MUTANTS, Mutant, forget_wakes_in_flight
 from tests.wakes.pull_life import PullLife
 from tests.wakes.receivers import Receiver
 from tests.wakes.webhook_life import WebhookLife
@@ -153,6 +155,27 @@ def test_a_kill_at_a_step_of_a_webhook_forgets_nothing_and_wakes_nothing_again(
 
         try:
             die_again_and_again(server, life, step, act)
+        finally:
+            server.kill()
+
+
+# ---- the checks can fail -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.__name__ for mutant in MUTANTS])
+def test_a_bug_of_the_server_is_found(
+    mutant: Mutant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "PATIENCE_SECONDS", 3.0)
+    server = DyingServer(tmp_path / "data", mutant)
+    with Receiver() as receiver:
+        webhook, pull = WebhookLife(receiver, LEASE_MS), PullLife(LEASE_MS)
+        try:
+            with pytest.raises(AssertionError, match=MUTANTS[mutant]):
+                if mutant is forget_wakes_in_flight:
+                    die_again_and_again(server, webhook, "wake durable", webhook.live_done)
+                else:
+                    die_again_and_again(server, pull, "commit durable", pull.live)
         finally:
             server.kill()
 
