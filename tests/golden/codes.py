@@ -8,7 +8,8 @@ from typing import Final
 from tests.golden.exchanges import Entry
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/errors.md"
-_CODE: Final = re.compile(r'^\{"code":"(\w+)"')
+_CODE: Final = re.compile(r'^\{(?:"error":\{)?"code":"(\w+)"')
+_CAUSE: Final = re.compile(r'^\{"error":\{.*"cause":"(\w+)"')
 # The codes of outcomes that are not refusals; no response contains them.
 DONE: Final = frozenset({"ok", "duplicate"})
 
@@ -51,5 +52,6 @@ def _tables(page: str) -> Iterator[tuple[list[str], list[list[str]]]]:
 
 def codes_in(responses: Mapping[str, Sequence[Entry]]) -> set[str]:
     """Return the codes of the recorded refusals."""
-    bodies = (entry.get("body", "") for entries in responses.values() for entry in entries)
-    return {found[1] for body in bodies if (found := _CODE.match(body)) is not None}
+    bodies = [entry.get("body", "") for entries in responses.values() for entry in entries]
+    found = [form.match(body) for body in bodies for form in (_CODE, _CAUSE)]
+    return {each[1] for each in found if each is not None}

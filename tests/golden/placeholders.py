@@ -24,7 +24,9 @@ _INSTANT: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 _VALUES: Final = re.compile(
     rf'(?P<deadline>(?:(?<="deadline":")|(?<="until":")){_INSTANT})'
     rf"|(?P<time>{_INSTANT})"
-    r'|(?P<time_ms>(?<=_at_ms":)\d{13})'
+    r"|(?P<token>wake1\.\d+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43})"
+    r'|(?P<key>(?:(?<=ds_)|(?<="x":"))[A-Za-z0-9_-]{43})'
+    r'|(?P<time_ms>(?:(?<=_at_ms":)|(?<="ts":))\d{13})'
     r'|(?P<duration>(?:(?<="age_ms":)|(?<="idle_ms":)|(?<="remaining_ms":)|(?<="heard_ms_ago":)'
     r'|(?<="lag_seconds":))\d+(?:\.\d+(?:e-\d+)?)?)'
     r'|(?P<state>(?<="version":")[0-9a-f]{8}(?="))'
@@ -39,7 +41,7 @@ _VALUES: Final = re.compile(
 )
 _INCARNATION: Final = re.compile(r'(?:Stream-Incarnation: |"incarnation":")([0-9a-f]{16})')
 _PLACEHOLDER: Final = re.compile(
-    r"<(?P<kind>deadline|time|id|appender|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
+    r"<(?P<kind>deadline|time|token|key|id|appender|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
     r"|<(?P<only>duration|state|port|version|position|segment)>"
 )
 # The values of placeholders without a number, for which no value is known.
@@ -73,7 +75,7 @@ class Placeholders:
                 return self._of_instant(kind, value)
             if kind == "time_ms":
                 return self._of_time_ms(int(value), ":ms") or value
-            if kind in ("id", "appender"):
+            if kind in ("token", "key", "id", "appender"):
                 return self._name(kind, value)
             if kind == "incarnation":
                 return self._name(kind, value) if value in self._incarnations else value

@@ -26,7 +26,8 @@ def invalid_path(ask: Sender) -> None:
 
 @script
 def reserved_path(ask: Sender) -> None:
-    ask("GET", "/v1/stream/__ds/anything")
+    ask("GET", "/v1/stream/%5F_ds/anything")
+    ask("GET", "/v1/topics/__ds")
 
 
 @script

@@ -143,8 +143,10 @@ def refusals_in(responses: Sequence[Entry]) -> list[Entry]:
         if entry["status"] < 400 or "body" not in entry:
             continue
         problem = _parsed(entry["body"])
+        problem = problem.get("error", problem)
+        codes = problem["code"], problem.get("cause")
         headers = tuple(line.partition(":")[0] for line in entry["headers"])
-        found.setdefault((entry["status"], problem["code"], *problem, *headers), entry)
+        found.setdefault((entry["status"], *codes, *problem, *headers), entry)
     return list(found.values())
 
 

@@ -12,6 +12,7 @@ from tests.golden import (
     other_servers,
     plain,
     protocol,
+    protocol_subscriptions,
     protocol_topics,
     refusals,
     refusals_http,
@@ -61,6 +62,7 @@ PLANS: Final = (
             "malformed": lambda ask, _: malformed.send_all(ask),
         }
     ),
+    Plan({"subscriptions": lambda ask, _: plain.run(protocol_subscriptions.script, ask)}),
     Plan({"small_segments": other_servers.provoke_small_segments}, other_servers.SMALL_SEGMENTS),
     Plan({"browsers": other_servers.serve_pages}, other_servers.WITH_CORS),
     Plan({"access": other_servers.ask_without_token}, other_servers.WITH_ACCESS),

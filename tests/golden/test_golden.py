@@ -84,6 +84,17 @@ CALLS: Final = (
     ("POST", "/v1/owners"),
     ("GET", "/v1/whoami"),
     ("GET", "/health"),
+    ("PUT", "/v1/stream/__ds/subscriptions/[^/]+"),
+    ("GET", "/v1/stream/__ds/subscriptions/[^/]+"),
+    ("DELETE", "/v1/stream/__ds/subscriptions/[^/]+"),
+    ("GET", r"/v1/stream/__ds/subscriptions\?.*"),
+    ("POST", "/v1/stream/__ds/subscriptions/[^/]+/streams"),
+    ("DELETE", "/v1/stream/__ds/subscriptions/[^/]+/streams/.+"),
+    *[
+        ("POST", f"/v1/stream/__ds/subscriptions/[^/]+/{action}")
+        for action in ("callback", "claim", "ack", "release", "resume")
+    ],
+    ("GET", r"/v1/stream/__ds/jwks\.json"),
 )
 
 

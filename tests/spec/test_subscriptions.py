@@ -25,6 +25,7 @@ from tests.spec.subscription_calls import (
 from tests.spec.txn_calls import Txn, fresh
 
 HOOK_URL: Final = "https://example.com/hook"
+NEVER: Final = "never/created"  # so that nothing is delivered to HOOK_URL
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_creation_is_201_and_its_repeat_200_and_another_configuration_409(
     document = {
         "type": "webhook",
         "pattern": f"{it.id}/*",
-        "streams": ["b", "/a/"],
+        "streams": [f"{NEVER}/b", f"/{NEVER}/a/"],
         "webhook": {"url": HOOK_URL},
         "lease_ttl_ms": 1_000,
         "description": "what it is for",
@@ -89,11 +90,11 @@ def test_a_creation_is_201_and_its_repeat_200_and_another_configuration_409(
             "status": "active",
         }.items()
     )
-    again = it.put({**document, "streams": ["a", "b", "a"]})
+    again = it.put({**document, "streams": [f"{NEVER}/{each}" for each in "aba"]})
     assert (again.status, again.json) == (200, shown)
     changes: list[dict[str, Any]] = [
         {"pattern": f"{it.id}/**"},
-        {"streams": ["a"]},
+        {"streams": [f"{NEVER}/a"]},
         {"webhook": {"url": HOOK_URL + "2"}},
         {"lease_ttl_ms": 1_001},
         {"description": "something else"},
@@ -109,7 +110,7 @@ def test_a_webhook_is_shown_with_the_key_of_the_server_and_without_a_secret(
     it = Subscription(server)
     document = {
         "type": "webhook",
-        "streams": ["x"],
+        "streams": [NEVER],
         "webhook": {"url": HOOK_URL, "secret": "s"},
         "webhook_secret": "s",
     }
@@ -130,7 +131,7 @@ def test_a_webhook_is_shown_with_the_key_of_the_server_and_without_a_secret(
 
 def test_a_host_that_a_client_has_invented_is_in_no_url(server: Server) -> None:
     it = Subscription(server).create(
-        {"type": "webhook", "streams": ["x"], "webhook": {"url": HOOK_URL}}
+        {"type": "webhook", "streams": [NEVER], "webhook": {"url": HOOK_URL}}
     )
     local = f"localhost:{server.port}"
     target = f"/v1/stream/__ds/{it.target}"
@@ -144,7 +145,7 @@ def test_a_host_that_a_client_has_invented_is_in_no_url(server: Server) -> None:
 )
 def test_a_url_that_is_not_allowed_has_a_code_of_its_own(server: Server, url: str) -> None:
     it = Subscription(server)
-    answer = it.put({"type": "webhook", "streams": ["x"], "webhook": {"url": url}})
+    answer = it.put({"type": "webhook", "streams": [NEVER], "webhook": {"url": url}})
     assert refusal(answer) == (400, "WEBHOOK_URL_REJECTED")
     assert error_of(answer)["field"] == "webhook"
     assert it.show().status == 404
@@ -167,7 +168,7 @@ def test_the_wake_stream_must_be_an_open_json_stream_that_is_not_followed(server
     text.create()
     closed.create(content_type=JSON, stream_closed="true")
     for path in (text.path, closed.path, fresh("absent")):
-        document = {"type": "pull-wake", "streams": ["x"], "wake_stream": path}
+        document = {"type": "pull-wake", "streams": [NEVER], "wake_stream": path}
         answer = Subscription(server).put(document)
         assert refusal(answer) == (409, "wake_stream_refused")
         assert error_of(answer)["stream"] == path
@@ -243,7 +244,7 @@ def test_subscriptions_are_listed_in_pages(server: Server) -> None:
     names = [f"{prefix}-{n}" for n in range(3)]
     for name in names:
         Subscription(server, name).create(
-            {"type": "webhook", "streams": ["x"], "webhook": {"url": HOOK_URL}}
+            {"type": "webhook", "streams": [NEVER], "webhook": {"url": HOOK_URL}}
         )
     whole = ask(server, "GET", f"subscriptions?prefix={prefix}").json
     assert [each["id"] for each in whole["subscriptions"]] == names

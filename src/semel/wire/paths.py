@@ -123,19 +123,19 @@ def _checked_path(encoded: str, bytes_max: int, segments_max: int) -> str:
     return path
 
 
-def _decoded_text(encoded: str, bytes_max: int) -> str:
+def _decoded_text(encoded: str, bytes_max: int, what: str = "path") -> str:
     """Return the percent-decoded text. Raises ValueError with the reason if it is invalid."""
     if _NEVER_RAW.search(encoded):
-        raise ValueError("the path contains a character that must be percent-encoded")
+        raise ValueError(f"the {what} contains a character that must be percent-encoded")
     decoded = percent_decode(encoded.encode("latin-1"))
     if decoded is None:
         raise ValueError("each '%' must be followed by two hexadecimal digits")
     if len(decoded) > bytes_max:
-        raise ValueError(f"the path is longer than {bytes_max} bytes")
+        raise ValueError(f"the {what} is longer than {bytes_max} bytes")
     try:
         return decoded.decode()
     except UnicodeDecodeError:
-        raise ValueError("the path is not UTF-8") from None
+        raise ValueError(f"the {what} is not UTF-8") from None
 
 
 def check_segments(path: str, segments_max: int = SEGMENTS_MAX) -> str | None:
@@ -189,7 +189,7 @@ def subscription_id(encoded: str) -> str | Problem:
     """
     problem = "the id of the subscription is invalid: "
     try:
-        name = _decoded_text(encoded, SUBSCRIPTION_ID_BYTES_MAX)
+        name = _decoded_text(encoded, SUBSCRIPTION_ID_BYTES_MAX, "id")
     except ValueError as error:
         return Problem(400, "invalid_path", f"{problem}{error}")
     if name in ("", ".", "..") or _NEVER.search(name):

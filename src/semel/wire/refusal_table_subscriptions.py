@@ -89,9 +89,9 @@ SUBSCRIPTION_REFUSALS: Final = (
         409,
         outcome="InvalidOffset",
         message=(
-            "the stream {0.path} cannot be acked up to this offset: it is not one of the"
-            " subscription, is acked twice, or the offset is -1, before what was acked, or after"
-            " the tail. None of the acks was applied"
+            "the stream {0.path} cannot be acked up to this offset: the subscription does not"
+            " follow it, or it is newer than the wake, or acked twice, or the offset is -1, before"
+            " what was acked, or after the tail. None of the acks was applied"
         ),
         names={"id": "subscription", "path": "stream"},
         error="InvalidAck",
