@@ -21,7 +21,7 @@ from semel.machine.rows import NamedPosition
 from semel.machine.shared_events import Assigned, GroupChanged
 from semel.machine.state import NO_EFFECTS, Dirty, Effects, State, Stream
 from semel.machine.txn import apply_end
-from semel.model.commands import PositionMove
+from semel.model.commands import EngineCommand, PositionMove
 from semel.model.group_commands import DeleteGroup
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.outcomes_groups import GroupIsShared, IllegalGeneration
@@ -370,7 +370,11 @@ def revive_an_expired_member() -> Any:
 
 def hear_only_heartbeats() -> Any:
     """The commits of a member do not renew its session."""
-    return patch.object(Endings, "note_members", lambda self, command, outcome: None)
+
+    def note(self: Endings, command: EngineCommand, outcome: Outcome) -> None:
+        self._wakes.note_outcome(command, outcome)
+
+    return patch.object(Endings, "note_heard", note)
 
 
 def hear_nothing() -> Any:
