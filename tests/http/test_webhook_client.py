@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -259,7 +260,7 @@ def test_a_name_server_that_changes_its_answers_all_the_time_achieves_nothing(
     tried: list[Any],
 ) -> None:
     """The name has an allowed address in every second lookup, and another one in the others."""
-    calls = []
+    calls: list[None] = []
 
     def lookup(*_: Any, **__: Any) -> Any:
         calls.append(None)
@@ -270,7 +271,7 @@ def test_a_name_server_that_changes_its_answers_all_the_time_achieves_nothing(
         async def deliver() -> list[Any]:
             lookups = Lookups(4, lookup)
             client = WebhookClient(allowing(f"{FIRST}/32"), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-            results = []
+            results: list[Any] = []
             for _ in range(50):
                 try:
                     url = f"http://{NAME}:{hook.port}/"
@@ -335,6 +336,24 @@ def test_the_next_address_is_tried() -> None:
         names = Names((FIRST, SECOND))
         url = f"http://{NAME}:{hook.port}/"
         assert post(url, allowing("127.0.0.0/8"), resolve=names).is_success
+
+
+def test_an_address_of_a_family_that_the_machine_does_not_have_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_ipv6(family: int, *more: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return socket.socket(family, *more)
+
+    with receiver() as hook:
+        names = Names(("::1", FIRST))
+        url = f"http://{NAME}:{hook.port}/"
+        module = SimpleNamespace(**{**vars(socket), "socket": without_ipv6})
+        monkeypatch.setattr("semel.server.webhook_client.socket", module)
+        assert post(url, allowing("127.0.0.0/8", "::1/128"), resolve=names).is_success
+        message = failure(url, allowing("::1/128"), resolve=Names(("::1",)))
+        assert message == "address family not supported by protocol"
 
 
 def test_an_address_that_does_not_answer_leaves_time_for_the_next_one() -> None:

@@ -146,24 +146,28 @@ async def _open(addresses: tuple[Address, ...], port: int, until: float) -> sock
     last: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
     for index, address in enumerate(addresses):
         seconds = (until - loop.time()) / (len(addresses) - index)
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        line = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(seconds):
-                await _reach(line, str(address), port)
+                return await _reach(address, port)
         except OSError as error:  # among them TimeoutError
-            line.close()
             last = error
-        except BaseException:
-            line.close()
-            raise
-        else:
-            return line
     raise last
 
 
-async def _reach(line: socket.socket, address: str, port: int) -> None:
+async def _reach(address: Address, port: int) -> socket.socket:
+    """Return a connection to an address. Raises OSError."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    line = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await _join(line, str(address), port)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+async def _join(line: socket.socket, address: str, port: int) -> None:
     """Connect a socket to an address. Raises OSError.
 
     `loop.sock_connect` could look up what it is given; `connect` of an address does not.
