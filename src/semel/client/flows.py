@@ -19,6 +19,7 @@ from semel.client.response_parser import Response
 from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM, read_flag, to_number
 from semel.wire.refusal_table import BY_CODE
+from semel.wire.refusal_table_subscriptions import INVALID_REQUEST
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
@@ -337,7 +338,8 @@ def error_of(
     if status >= 500 and applied != errors.NO:
         # A proxy can send this status even though the server has processed the request.
         return Indeterminate(message, status=status, retry_after=retry_after)
-    kind = _error_class(status, code, headers)
+    cause = problem.get("cause") if code == INVALID_REQUEST else None
+    kind = _error_class(status, cause if isinstance(cause, str) else code, headers)
     if stream is not None and kind in _NAMING and stream not in message:
         message = f"{message}: {stream}"
     return kind(
@@ -375,7 +377,8 @@ def _problem(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(problem, dict):
         return {}
-    # Some other servers use this format: {"error": {"code": ..., "message": ...}}.
+    # Responses about subscriptions, and those of some other servers, have this format:
+    # {"error": {"code": ..., "message": ...}}.
     inner = problem.get("error")
     return inner if isinstance(inner, dict) else problem
 

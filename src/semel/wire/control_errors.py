@@ -12,10 +12,9 @@ import msgspec
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.outcomes import Refusal
 from semel.wire.problems import Problem
+from semel.wire.refusal_table_subscriptions import INVALID_REQUEST, URL_REJECTED
 from semel.wire.rendering import Response, problem_of
 
-INVALID_REQUEST: Final = "INVALID_REQUEST"
-URL_REJECTED: Final = "WEBHOOK_URL_REJECTED"
 _OWN_CODES: Final = (INVALID_REQUEST, URL_REJECTED)
 
 
@@ -24,7 +23,8 @@ def control_problem(problem: Problem) -> Response:
     error: dict[str, object] = {"code": problem.code, "message": problem.message}
     if problem.status == HTTPStatus.BAD_REQUEST and problem.code not in _OWN_CODES:
         error |= {"code": INVALID_REQUEST, "cause": problem.code}
-    if problem.applied != "no":
+    # A failure of the server does not say by its status whether the request was applied.
+    if problem.applied != "no" or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         error["applied"] = problem.applied
     error |= problem.facts
     headers = [

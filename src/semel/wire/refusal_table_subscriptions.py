@@ -4,6 +4,10 @@ from typing import Any, Final
 
 from semel.wire.problems import Entry
 
+# The code of every other 400 below `/v1/stream/__ds/`, and of a URL that is not allowed.
+INVALID_REQUEST: Final = "INVALID_REQUEST"
+URL_REJECTED: Final = "WEBHOOK_URL_REJECTED"
+
 
 def _not_found(outcome: Any) -> str:
     name = f"subscription {outcome.id!r}" if outcome.id else "such subscription"
@@ -99,11 +103,11 @@ SUBSCRIPTION_REFUSALS: Final = (
     ),
     # These are refused before they reach the engine.
     Entry(
-        "WEBHOOK_URL_REJECTED",
+        URL_REJECTED,
         400,
         error="WebhookUrlRejected",
         advice="use https and a public host, or let the operator allow the network",
         cli="use https and a public host, or start the server with --webhook-allow",
     ),
-    Entry("INVALID_REQUEST", 400),
+    Entry(INVALID_REQUEST, 400),
 )

@@ -34,11 +34,12 @@ from semel.model.subscription_commands import (
     LinkStreams,
     WakeAck,
 )
-from semel.wire.control_errors import URL_REJECTED, control_refusal
+from semel.wire.control_errors import control_refusal
 from semel.wire.documents import read_document
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.paths import linked_path, parse_query, read_limit
 from semel.wire.problems import MalformedRequest, Problem, bad_request, parser
+from semel.wire.refusal_table_subscriptions import URL_REJECTED
 from semel.wire.rendering import STATUS, Response
 from semel.wire.responses import json_response
 from semel.wire.schema.subscriptions import (

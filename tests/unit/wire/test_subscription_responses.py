@@ -242,6 +242,7 @@ def test_the_code_of_a_rejected_url_stays() -> None:
 def test_headers_of_a_problem_stay_and_an_unknown_effect_is_said() -> None:
     response = control_refusal(Overloaded())
     assert ("Retry-After", "1") in response.headers
+    assert document(response)["error"]["applied"] == "no", "a status from 500 does not say so"
     error = document(control_problem(Problem(500, "internal_error", "x", applied="unknown")))
     assert error["error"]["applied"] == "unknown"
 
