@@ -5,6 +5,7 @@ ended, and how far each stream is acked. Each frame is checked against the frame
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -91,6 +92,18 @@ class Known:
     wake_id: str | None = None
     worker: str | None = None
     acked: dict[int, int] = field(default_factory=dict)
+
+
+def count_wakes(counts: Counter[str], event: Event, sections: tuple[Section, ...]) -> None:
+    """Count what a frame changes about wakes."""
+    if isinstance(event, WakeIssued):
+        counts["wakes issued"] += 1
+        counts["messages about wakes"] += len(sections)
+    elif isinstance(event, DeliveryNoted):
+        counts["suspensions"] += event.is_suspended
+        counts["suspensions ended"] += event.is_resumed
+    elif not isinstance(event, Acked):
+        counts["acks in commits"] += len(_acks_in(event))
 
 
 class WakeHistory:

@@ -17,7 +17,10 @@ def count(counts: Counter[str], outcome: Outcome) -> None:
             limit="groups_per_stream"
             | "transaction_positions"
             | "expiring_producers_per_stream"
-            | "tokens_per_principal" as what
+            | "tokens_per_principal"
+            | "subscriptions"
+            | "subscription_streams"
+            | "subscription_names" as what
         ):
             counts[f"{name}, {what}"] += 1
         case Retired(results=results) if any(each.refusal is None for each in results):

@@ -52,7 +52,7 @@ from tests.sim.oracle import demand_readable, demand_same_messages, read_all, st
 from tests.sim.oracle_access import TokenPromises, demand_ended_owners
 from tests.sim.oracle_groups import Choices, demand_noticed, demand_settled
 from tests.sim.oracle_letters import demand_letters
-from tests.sim.oracle_subscriptions import WakeHistory, demand_awake
+from tests.sim.oracle_subscriptions import WakeHistory, count_wakes, demand_awake
 from tests.sim.oracle_topics import TopicPromises
 from tests.sim.oracle_txn import demand_chunks_kept, demand_outcomes, parts_view
 from tests.sim.receivers import Receivers
@@ -371,6 +371,7 @@ class World(AccessObserver):
         assert event is not None
         self.wakes.demand_allowed(command, event, sections, self.model)
         self.wakes.fold(event, sections)
+        count_wakes(self.counts, event, sections)
         self.wake_leases.written(command, decision.outcome, self.model, self.monotonic_ms)
         self.receivers.written(command, self.model, self.monotonic_ms)
 
