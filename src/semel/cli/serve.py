@@ -283,7 +283,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     "webhook-attempts",
     type=Number(1, WEBHOOK_ATTEMPTS_MAX),
     default=WEBHOOK_ATTEMPTS_DEFAULT,
-    help="Suspend a subscription after so many failed deliveries of one wake.",
+    help="Suspend a subscription after N failed deliveries of one wake in a row.",
 )
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
