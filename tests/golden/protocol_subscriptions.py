@@ -134,7 +134,7 @@ def wakes_are_acked_in_commits(ask: Sender) -> None:
     append(ask, "orders/eu", b"[5]", JSON)
     wake, token = wake_of(claim(ask))
     begin(ask, "bill", "biller", streams=["out"])
-    owner = {"producer_id": "biller", "producer_epoch": 0}
+    owner: dict[str, Any] = {"producer_id": "biller", "producer_epoch": 0}
     for _ in range(2):
         call(ask, "bill", "commit", **owner, subscriptions={"billing": {**wake, "done": True}})
     control(ask, "GET", "subscriptions/billing")

@@ -66,7 +66,7 @@ class Bed:
             self.commands.append(command)
             submit(command, *more)
 
-        engine.submit = recorded  # type: ignore[method-assign]
+        engine.submit = recorded  # type: ignore[assignment,method-assign]
 
     async def execute(self, command: EngineCommand) -> Outcome:
         outcome = await self.engine.execute(command)
@@ -380,7 +380,8 @@ def test_a_result_that_a_full_disk_refuses_is_submitted_again(tmp_path: Path) ->
             async with bed(tmp_path) as it:
                 await it.create("a")
                 await it.subscribe("s", hook.url, "a")
-                submit, refused = it.engine.submit, []
+                submit = it.engine.submit
+                refused: list[EngineCommand] = []
 
                 def full(command: EngineCommand, reply: Any, *more: Any) -> None:
                     if isinstance(command, NoteDelivery) and not refused:
@@ -389,7 +390,7 @@ def test_a_result_that_a_full_disk_refuses_is_submitted_again(tmp_path: Path) ->
                     else:
                         submit(command, reply, *more)
 
-                it.engine.submit = full  # type: ignore[method-assign]
+                it.engine.submit = full  # type: ignore[assignment,method-assign]
                 await it.append("a")
                 await until(lambda: it.wake().attempts == 1)
                 assert hook.count == 1

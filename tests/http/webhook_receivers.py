@@ -139,7 +139,12 @@ def repeat(first: bytes, part: bytes, pause: float = 0.0) -> Answer:
     def answer(line: socket.socket) -> None:
         line.sendall(first)
         ended = threading.Event()
-        threading.Thread(target=lambda: (wait_for_end(line), ended.set()), daemon=True).start()
+
+        def watch() -> None:
+            wait_for_end(line)
+            ended.set()
+
+        threading.Thread(target=watch, daemon=True).start()
         with suppress(OSError):
             while not ended.wait(pause):
                 line.sendall(part)

@@ -71,7 +71,7 @@ def test_a_delivery_is_signed_with_the_published_key(tmp_path: Path) -> None:
         assert subscribe(server, hook.url).status == 201
         assert key.stat().st_mode & 0o777 == 0o600
         append(server)
-        assert eventually(lambda: hook.requests and not show(server)["pending_count"])
+        assert eventually(lambda: bool(hook.requests) and not show(server)["pending_count"])
         assert is_signed(hook.requests[0], jwks(server))
         assert json.loads(hook.bodies()[0])["callback_url"] == (
             f"{server.url}{CONTROL}/subscriptions/s/callback"
@@ -125,7 +125,7 @@ def test_keys_that_cannot_be_loaded_at_sighup_change_nothing(tmp_path: Path) -> 
         assert eventually(lambda: "not a complete file" in server.stderr)
         assert jwks(server) == before
         append(server)
-        assert eventually(lambda: hook.requests and is_signed(hook.requests[0], before))
+        assert eventually(lambda: bool(hook.requests) and is_signed(hook.requests[0], before))
 
 
 def test_a_server_does_not_start_with_wrong_keys(tmp_path: Path) -> None:
@@ -196,12 +196,13 @@ def test_a_url_that_the_options_no_longer_allow_is_not_reached(tmp_path: Path) -
 
 
 def test_attempts_are_bounded_by_the_option(tmp_path: Path) -> None:
-    with receiver(b"HTTP/1.1 500 X\r\n\r\n") as hook:
-        with serving(tmp_path / "data", "--webhook-attempts", "1") as server:
-            subscribe(server, hook.url)
-            append(server)
-            assert eventually(lambda: show(server)["status"] == "suspended")
-            assert (hook.count, show(server)["last_error"]) == (1, "status 500")
+    options = ("--webhook-attempts", "1")
+    failed = b"HTTP/1.1 500 X\r\n\r\n"
+    with receiver(failed) as hook, serving(tmp_path / "data", *options) as server:
+        subscribe(server, hook.url)
+        append(server)
+        assert eventually(lambda: show(server)["status"] == "suspended")
+        assert (hook.count, show(server)["last_error"]) == (1, "status 500")
 
 
 def test_variables_set_the_options(tmp_path: Path, monkeypatch: Any) -> None:

@@ -38,8 +38,9 @@ class Stage:
         self.change(type(command).__name__)
 
     def search(self, command: EngineCommand, _caller: object) -> Steps[None] | None:
-        is_join = isinstance(command, JoinGroup)
-        return self.search_in_steps(command.member) if is_join and self.search_steps else None
+        if not isinstance(command, JoinGroup) or not self.search_steps:
+            return None
+        return self.search_in_steps(command.member)
 
     def search_in_steps(self, name: str) -> Steps[None]:
         for number in range(self.search_steps):

@@ -9,7 +9,7 @@ import pytest
 from semel.broker import worker
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.machine import matching
+from semel.machine import decide, matching
 from semel.model.commands import Create
 from semel.model.limits import MIB
 from semel.model.outcomes import Created
@@ -24,7 +24,6 @@ COMMAND = CreateSubscription(1, "h", WEBHOOK, "**", url="https://example.com")
 def steps_before(tmp_path: Path, *, links_per_turn: int) -> list[str]:
     """Return what happened on the turns on which a subscription to STREAMS streams was created."""
     log: list[str] = []
-    decide = worker.decide
 
     async def run() -> None:
         engine = await Engine.open(str(tmp_path), Settings(MIB, reserve_bytes=0))

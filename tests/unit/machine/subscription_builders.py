@@ -174,8 +174,8 @@ def check_derived(state: State) -> None:
             name for name, each in subscriptions.by_id.items() if _kinds_of(state, number, each)
         }
         assert (stream.links or set()) == expected, stream.row.path
-        pending = {name for name in expected if number in subscriptions.by_id[name].pending}
-        assert (stream.watchers or set()) == expected - pending, stream.row.path
+        waiting = {name for name in expected if number in subscriptions.by_id[name].pending}
+        assert (stream.watchers or set()) == expected - waiting, stream.row.path
     _check_watched(subscriptions)
 
 

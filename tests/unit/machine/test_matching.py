@@ -114,6 +114,22 @@ def test_a_search_in_steps_is_complete_whatever_happens_between_them(
         assert patterns.known(pattern) == matched(machine.state, pattern)
 
 
+def test_streams_are_created_and_deleted_while_they_are_grouped_by_their_first_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_STEP_STREAMS", 1)
+    machine = machine_of(*(create(f"a/{number}") for number in range(4)))
+    patterns = machine.state.patterns
+    steps = patterns.search_steps(("a/*",))
+    next(steps)
+    machine.execute(Delete("a/0", 0))
+    machine.execute(Delete("a/2", 0))
+    machine.execute(create("a/4"))
+    finish(steps)
+    assert patterns.known("a/*") == matched(machine.state, "a/*")
+    assert len(patterns.known("a/*")) == 3
+
+
 def test_the_result_of_a_search_is_kept_until_the_join_or_the_next_search() -> None:
     machine = machine_of(create("a/1"), create("b/1"))
     patterns = machine.state.patterns

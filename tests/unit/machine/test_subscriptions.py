@@ -116,16 +116,17 @@ def test_there_are_at_most_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch
     assert machine.execute(hook("c", "s")) == SubscriptionCreated("c", is_new=True)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_a_creation_links_at_most_so_many_streams(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr("semel.machine.subscriptions.SUBSCRIPTION_LINKS_MAX", 2)
+    monkeypatch.setattr("semel.machine.subscriptions.MATCHED_MAX", 3)
     machine = wake_machine(*(create(f"a/{number}") for number in range(count)))
     refused = LimitReached("subscription_streams", 2)
     by_pattern = machine.execute(hook("h", pattern="a/*"))
     assert by_pattern == (SubscriptionCreated("h", True) if count == 2 else refused)
-    assert unchanged(machine, hook("i", "s", "r", pattern="a/*")) == refused
+    assert unchanged(machine, hook("i", "s", pattern="a/*")) == refused
     check_derived(machine.state)
 
 

@@ -1,5 +1,7 @@
 """Wakes: rules W1 to W12 of docs/reference/subscriptions.md, as far as the machine decides them."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -200,7 +202,7 @@ def test_the_checks_of_an_ack_have_an_order() -> None:
 @pytest.mark.parametrize(
     "changes", [{"wake": "w_h_2"}, {"generation": 2, "wake": "w_h_1"}, {"generation": 0}]
 )
-def test_an_ack_of_another_wake_is_fenced(changes: dict[str, object]) -> None:
+def test_an_ack_of_another_wake_is_fenced(changes: dict[str, Any]) -> None:
     assert unchanged(woken(), ack(("s", 1), **changes)) == Fenced("h", 1)
 
 

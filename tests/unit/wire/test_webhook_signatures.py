@@ -1,7 +1,7 @@
 """The signatures of webhooks: what is signed, what is accepted, and what is not."""
 
 import json
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
 from typing import Any
 
@@ -25,11 +25,9 @@ from semel.wire.webhook_signatures import (
 NOW_S = 1_800_000_000
 BODY = b'{"subscription_id":"s","wake_id":"w_1"}'
 # The example of RFC 8037, appendices A.1 to A.3.
-SECRET = from_base64url("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A")
-PUBLIC = from_base64url("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
+SECRET = urlsafe_b64decode("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=")
+PUBLIC = urlsafe_b64decode("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo=")
 THUMBPRINT = "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
-assert SECRET is not None
-assert PUBLIC is not None
 KEY = Ed25519PrivateKey.from_private_bytes(SECRET)
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 KID = kid_of(PUBLIC)

@@ -286,9 +286,7 @@ def check_owners(decoded: Decoded, view: StoreReader, pending: Set[str], corrupt
             corrupt("owners", key, "the owner is not a principal")
         owned = _owned_of(key)
         if owned is None:
-            corrupt(
-                "owners", key, "the key does not name a thing that can have an owner"
-            )
+            corrupt("owners", key, "the key does not name a thing that can have an owner")
         elif not _exists(owned, view, pending):
             kind, _, name = owned
             corrupt("owners", key, f"the row belongs to a {kind} that does not exist: {name}")
