@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.directory import copy, quick_directory
+from tests.crash.old_directories import OldDirectory, unpack
 from tests.crash.process import Zygote
 from tests.crash.script import Built, build
 
@@ -40,6 +41,14 @@ def originals(zygote: Zygote, directory: Path) -> dict[str, Built]:
 def trial(originals: dict[str, Built], directory: Path) -> Callable[[str], Path]:
     """Return a function that copies one of the two directories; the test damages the copy."""
     return lambda state: copy(originals[state].path, directory / "trial")
+
+
+@pytest.fixture
+def old(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OldDirectory]:
+    """Return a copy of the directory that the module names with `BEFORE`."""
+    directory = OldDirectory(unpack(request.module.BEFORE, tmp_path))
+    yield directory
+    directory.close()
 
 
 @pytest.fixture

@@ -10,34 +10,16 @@ of version 1 of the sink `sink-RUN`. There are the registration `registered-RUN`
 """
 
 import subprocess
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.crash.old_directories import RUNS, OldDirectory
 from tests.spec.process import SEMEL, Answer, Server
 
-BEFORE = Path(__file__).resolve().parents[1] / "data" / "directory_before_access.tgz"
-RUNS = ("stored", "replayed")
-SEGMENTS = ("--segment-bytes", "65536")
+BEFORE = "directory_before_access"
 pytestmark = pytest.mark.crash
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    with tarfile.open(BEFORE) as archive:
-        archive.extractall(tmp_path / "data", filter="data")
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    started: list[Server] = []
-    yield started
-    for server in started:
-        server.kill()
 
 
 def semel(*arguments: str) -> str:
@@ -76,7 +58,7 @@ def append_again(server: Server, run: str, **headers: Any) -> Answer:
 def everything(server: Server, **headers: Any) -> dict[str, object]:
     """Return all that was stored before, except what the append of a repeat can change."""
     shown: dict[str, object] = {}
-    for run in RUNS:
+    for run in ("stored", "replayed"):
         for target in (
             f"/v1/stream/{run}/s?offset=-1",
             f"/v1/producers?id=registered-{run}",
@@ -107,54 +89,46 @@ def lasting(value: Any) -> Any:
     return [lasting(item) for item in value] if isinstance(value, list) else value
 
 
-def test_a_directory_of_before_has_access_off_and_no_tokens(
-    data: Path, servers: list[Server]
-) -> None:
-    semel("doctor", "--data", str(data), "--verify")
-    server = Server(data, *SEGMENTS)
-    servers.append(server)
+def test_a_directory_of_before_has_access_off_and_no_tokens(old: OldDirectory) -> None:
+    old.verify()
+    server = old.start()
     assert server.ask("GET", "/health").json["access"] == "off"
     assert server.ask("GET", "/v1/tokens").json["tokens"] == []
     shown = everything(server)
-    for run in RUNS:
+    for run in ("stored", "replayed"):
         messages = ["a", "k", "commit", "abort", "prepared", "sunk"]
         assert shown[f"/v1/stream/{run}/s?offset=-1"] == messages
-    for run in RUNS:
+    for run in ("stored", "replayed"):
         assert append_again(server, run).status == 204, "a duplicate"
     end(server)
-    semel("doctor", "--data", str(data), "--verify")
+    old.verify()
 
 
 def test_everything_of_before_is_there_after_a_token_is_stored_and_a_restart(
-    data: Path, servers: list[Server]
+    old: OldDirectory,
 ) -> None:
-    server = Server(data, *SEGMENTS)
-    servers.append(server)
+    server = old.start()
     before = everything(server)
     end(server)
-    token = make_token(data, "--admin")
+    token = make_token(old.path, "--admin")
     for _ in range(2):
-        server = Server(data, *SEGMENTS)
-        servers.append(server)
+        server = old.start()
         assert server.ask("GET", "/health").json["access"] == "on"
         assert server.ask("GET", "/v1/stream/stored/s").status == 401
         assert append_again(server, "stored").status == 401
         admin = {"authorization": f"Bearer {token}"}
         assert everything(server, **admin) == before
         end(server)
-        semel("doctor", "--data", str(data), "--verify")
+        old.verify()
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_what_was_there_before_belongs_to_who_uses_it_first(
-    data: Path, servers: list[Server], run: str
-) -> None:
-    make_token(data, "--admin")
+@RUNS
+def test_what_was_there_before_belongs_to_who_uses_it_first(old: OldDirectory, run: str) -> None:
+    make_token(old.path, "--admin")
     scopes = ("--scope", f"stream:{run}/*:read,write", "--scope", "transaction:*:describe")
-    first = {"authorization": f"Bearer {make_token(data, '--principal', 'first', *scopes)}"}
-    other = {"authorization": f"Bearer {make_token(data, '--principal', 'other', *scopes)}"}
-    server = Server(data, *SEGMENTS)
-    servers.append(server)
+    first = {"authorization": f"Bearer {make_token(old.path, '--principal', 'first', *scopes)}"}
+    other = {"authorization": f"Bearer {make_token(old.path, '--principal', 'other', *scopes)}"}
+    server = old.start()
     assert append_again(server, run, **first).status == 204
     refused = append_again(server, run, **other)
     assert (refused.status, refused.code) == (403, "forbidden")
@@ -162,22 +136,18 @@ def test_what_was_there_before_belongs_to_who_uses_it_first(
     body = b'{"transaction_epoch": 1}'
     assert server.ask("POST", commit, body, **first).status == 200
     server.kill()  # the owner is in the journal only
-    server = Server(data, *SEGMENTS)
-    servers.append(server)
+    server = old.start()
     assert append_again(server, run, **other).status == 403
     assert append_again(server, run, **first).status == 204
     end(server)
-    semel("doctor", "--data", str(data), "--verify")
+    old.verify()
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_with_deny_what_was_there_before_needs_an_admin(
-    data: Path, servers: list[Server], run: str
-) -> None:
-    admin = {"authorization": f"Bearer {make_token(data, '--admin')}"}
+@RUNS
+def test_with_deny_what_was_there_before_needs_an_admin(old: OldDirectory, run: str) -> None:
+    admin = {"authorization": f"Bearer {make_token(old.path, '--admin')}"}
     scopes = ("--scope", f"stream:{run}/*:read,write")
-    writer = {"authorization": f"Bearer {make_token(data, '--principal', 'first', *scopes)}"}
-    server = Server(data, *SEGMENTS, "--unowned", "deny")
-    servers.append(server)
+    writer = {"authorization": f"Bearer {make_token(old.path, '--principal', 'first', *scopes)}"}
+    server = old.start("--unowned", "deny")
     assert append_again(server, run, **writer).status == 403
     assert append_again(server, run, **admin).status == 204

@@ -8,29 +8,20 @@ an open transaction has a message in `busy`. Each stream has an append of the pr
 epoch 0 and sequence 0, and one with the idempotency key `key`.
 """
 
-import subprocess
-import tarfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.spec.process import SEMEL, Server
+from tests.crash.old_directories import RUNS, OldDirectory
+from tests.spec.process import Server
 from tests.spec.test_policies import OFF, ON, dedup, put
 from tests.spec.test_producers import dense
 
-BEFORE = Path(__file__).resolve().parents[1] / "data" / "directory_before_policies.tgz"
-RUNS = pytest.mark.parametrize("run", ["stored", "replayed"])
+BEFORE = "directory_before_policies"
 pytestmark = pytest.mark.crash
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with tarfile.open(BEFORE) as archive:
-        archive.extractall(tmp_path / "data", filter="data")
-    server = Server(tmp_path / "data", "--segment-bytes", "65536")
-    yield server
-    server.kill()
+def server(old: OldDirectory) -> Server:
+    return old.start()
 
 
 # rows: P19
@@ -74,20 +65,13 @@ def test_a_transaction_that_was_open_keeps_the_switch_it_found(server: Server, r
     assert dense(busy, b"a", 0, 0).headers["producer-dedup"] == "off"
 
 
-def test_the_directory_is_sound_before_and_after(tmp_path: Path, server: Server) -> None:
+def test_the_directory_is_sound_before_and_after(old: OldDirectory, server: Server) -> None:
     put(server, "stored")
     dense(server.stream("stored/on"), b"a", 0, 0)
     for end in (server.kill, lambda: None):
         end()
-        checked = subprocess.run(
-            [str(SEMEL), "doctor", "--data", str(tmp_path / "data"), "--verify"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        again = Server(tmp_path / "data", "--segment-bytes", "65536")
+        old.verify()
+        again = old.start()
         assert dedup(again.stream("stored/on"))["policy"] == '"stored"'
         again.signal(15)
         again.wait()
-        again.kill()

@@ -10,56 +10,17 @@ first group, and the prepared transaction `prepared-RUN` the position 3 for the 
 """
 
 import subprocess
-import tarfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from semel.model.checksum import crc32c
+from tests.crash.old_directories import RUNS, OldDirectory
 from tests.spec.process import SEMEL, Server, offset_of
 from tests.spec.topic_calls import Member, Topic
 from tests.spec.txn_calls import call
 
-BEFORE = Path(__file__).resolve().parents[1] / "data" / "directory_before_topics.tgz"
-RUNS = pytest.mark.parametrize("run", ["stored", "replayed"])
-SEGMENTS = ("--segment-bytes", "65536")
+BEFORE = "directory_before_topics"
 pytestmark = pytest.mark.crash
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    with tarfile.open(BEFORE) as archive:
-        archive.extractall(tmp_path / "data", filter="data")
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    started: list[Server] = []
-    yield started
-    for server in started:
-        server.kill()
-
-
-def start(data: Path, servers: list[Server]) -> Server:
-    servers.append(Server(data, *SEGMENTS))
-    return servers[-1]
-
-
-def verify(data: Path) -> None:
-    done = subprocess.run(
-        [str(SEMEL), "doctor", "--data", str(data), "--verify"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def format_of(data: Path) -> int:
-    """Return the format version in the identity file."""
-    return (data / "identity").read_bytes()[11]
 
 
 def offsets(server: Server, group: str) -> dict[str, str]:
@@ -76,11 +37,9 @@ def end_txn(server: Server, run: str, name: str, action: str = "commit") -> tupl
 
 
 @RUNS
-def test_everything_of_before_is_there_and_no_format_is_raised(
-    data: Path, servers: list[Server], run: str
-) -> None:
-    verify(data)
-    server = start(data, servers)
+def test_everything_of_before_is_there_and_no_format_is_raised(old: OldDirectory, run: str) -> None:
+    old.verify()
+    server = old.start()
     assert server.stream(f"{run}/s").pages() == [b'["a","k","b","c"]']
     again = server.stream(f"{run}/s").post(
         b'["a"]',
@@ -100,28 +59,28 @@ def test_everything_of_before_is_there_and_no_format_is_raised(
     assert server.ask("GET", "/v1/topics").json["topics"] == []
     server.signal(15)
     server.wait()
-    assert format_of(data) == 1, "an older version can still open it"
-    verify(data)
+    assert old.format == 1, "an older version can still open it"
+    old.verify()
 
 
 @RUNS
-def test_a_topic_needs_paths_that_are_free(data: Path, servers: list[Server], run: str) -> None:
-    server = start(data, servers)
+def test_a_topic_needs_paths_that_are_free(old: OldDirectory, run: str) -> None:
+    server = old.start()
     taken = Topic(server, f"{run}/orders").put(2)
     assert (taken.status, taken.code) == (409, "stream_exists")
-    assert format_of(data) == 1, "an older version can still open it"
+    assert old.format == 1, "an older version can still open it"
     topic = Topic(server, f"{run}/new").create(2)
     topic.post_keyed(1, "k")
-    assert format_of(data) == 3, "an older version refuses it"
+    assert old.format == 3, "an older version refuses it"
     server.kill()
-    verify(data)
-    server = start(data, servers)
+    old.verify()
+    server = old.start()
     assert [1] in Topic(server, f"{run}/new").texts()
 
 
 @RUNS
-def test_what_is_refused_raises_no_format(data: Path, servers: list[Server], run: str) -> None:
-    server = start(data, servers)
+def test_what_is_refused_raises_no_format(old: OldDirectory, run: str) -> None:
+    server = old.start()
     group = f"/v1/groups/group-{run}/members"
     for names in ({"streams": ["none"]}, {"topics": ["none"]}, {"topics": [f"{run}/s"]}):
         assert call(server, "POST", group, names).status in (404, 409)
@@ -129,14 +88,14 @@ def test_what_is_refused_raises_no_format(data: Path, servers: list[Server], run
     assert call(server, "POST", group, {"patterns": ["a//b"]}).status == 400
     server.signal(15)
     server.wait()
-    assert format_of(data) == 1, "an older version can still open it"
+    assert old.format == 1, "an older version can still open it"
 
 
 @RUNS
 def test_a_group_of_before_gets_members_that_go_on_where_it_was(
-    data: Path, servers: list[Server], run: str
+    old: OldDirectory, run: str
 ) -> None:
-    server = start(data, servers)
+    server = old.start()
     path = f"{run}/s"
     member = Member(server, f"group-{run}", streams=[path])
     (assigned,) = member.state["assigned"]
@@ -144,9 +103,9 @@ def test_a_group_of_before_gets_members_that_go_on_where_it_was(
     assert end_txn(server, run, "open") == (409, "group_is_shared")
     assert member.move(path, 2).status == 200
     server.kill()
-    assert format_of(data) == 3
-    verify(data)
-    server = start(data, servers)
+    assert old.format == 3
+    old.verify()
+    server = old.start()
     assert offsets(server, f"group-{run}") == {path: offset_of(2)}
     member.server = server
     assert member.beat().status == 200
@@ -155,9 +114,9 @@ def test_a_group_of_before_gets_members_that_go_on_where_it_was(
 
 @RUNS
 def test_a_stream_is_given_to_a_member_when_the_transaction_of_before_is_decided(
-    data: Path, servers: list[Server], run: str
+    old: OldDirectory, run: str
 ) -> None:
-    server = start(data, servers)
+    server = old.start()
     path = f"{run}/s"
     member = Member(server, f"held-{run}", streams=[path])
     assert member.state["assigned"] == []
@@ -168,17 +127,19 @@ def test_a_stream_is_given_to_a_member_when_the_transaction_of_before_is_decided
     assert (assigned["position"], assigned["epoch"]) == (offset_of(3), 1)
     server.signal(15)
     server.wait()
-    verify(data)
+    old.verify()
 
 
-def test_a_directory_of_a_newer_version_is_refused_and_not_called_damaged(data: Path) -> None:
-    identity = data / "identity"
+def test_a_directory_of_a_newer_version_is_refused_and_not_called_damaged(
+    old: OldDirectory,
+) -> None:
+    identity = old.path / "identity"
     body = bytearray(identity.read_bytes()[:-4])
     body[11] = 5
     identity.write_bytes(body + crc32c(bytes(body)).to_bytes(4, "little"))
     for arguments in (("serve", "--port", "0"), ("doctor",), ("doctor", "--verify")):
         done = subprocess.run(
-            [str(SEMEL), *arguments, "--data", str(data)],
+            [str(SEMEL), *arguments, "--data", str(old.path)],
             capture_output=True,
             text=True,
             check=False,

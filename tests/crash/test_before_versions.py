@@ -6,7 +6,6 @@ that its frames are replayed. In each run, `set` was moved by a plain set and `m
 transaction, and two prepared transactions named the same position, which was allowed then.
 """
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,16 +15,17 @@ from semel import Client, errors
 from semel.client.group_calls import Positions, group_page
 from semel.model.offsets import print_offset
 from semel.testing import local
+from tests.crash.old_directories import unpack
 
-BEFORE = Path(__file__).resolve().parents[1] / "data" / "directory_before_versions.tgz"
 pytestmark = pytest.mark.crash
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    with tarfile.open(BEFORE) as archive:
-        archive.extractall(tmp_path / "data", filter="data")
-    with local(tmp_path / "data") as server, Client(server.url) as client:
+    with (
+        local(unpack("directory_before_versions", tmp_path)) as server,
+        Client(server.url) as client,
+    ):
         yield client
 
 
