@@ -126,7 +126,10 @@ class Access:
         return token is not None and token.is_valid(now_ms)
 
     def _missing(self, need: Need, who: Who) -> Refusal | None:
-        if may(who, need.kind, need.name, need.right):
+        scopes = who.scopes
+        if need.is_all:
+            scopes = tuple(each for each in scopes if each.is_prefix or each.kind == "cluster")
+        if may(who._replace(scopes=scopes), need.kind, need.name, need.right):
             return None
         if need.absent is not None and not may(who, need.kind, need.name, "describe"):
             return need.absent

@@ -47,12 +47,16 @@ class Who(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A right that a command needs; `absent` is the outcome if there is no such thing."""
+    """A right that a command needs; `absent` is the outcome if there is no such thing.
+
+    With `is_all`, it is needed on everything whose name begins with `name`.
+    """
 
     kind: str
     name: str
     right: str
     absent: Refusal | None = None
+    is_all: bool = False
 
 
 class Mine(NamedTuple):
@@ -194,17 +198,19 @@ def _of_join(c: group_ask.JoinGroup) -> Needs:
     yield from (_listed(path, "read") for path in c.streams)
     for path in c.topics:
         absent = txn_out.StreamRefused(path, topic_out.TopicNotFound())
-        yield Need("stream", f"{path}/", "read", absent)
+        yield Need("stream", f"{path}/", "read", absent, is_all=True)
     for pattern in c.patterns:
-        yield Need("stream", _common(pattern), "read")
+        yield from _of_pattern(pattern)
 
 
-def _common(pattern: str) -> str:
-    """Return with what all paths begin that a pattern matches."""
-    parts = pattern.split("/")
-    at = next((i for i, part in enumerate(parts) if part in ("*", "**")), len(parts))
-    common = "/".join(parts[:at])
-    return f"{common}/" if common and parts[at : at + 1] == ["*"] else common
+def _of_pattern(pattern: str) -> Needs:
+    """All that begins as the pattern does before its first `*`; and `a` too, if it is `a/**`."""
+    start, star, _ = pattern.partition("*")
+    end = pattern.removeprefix(start)
+    if start and set(end.split("/")) <= {"", "**"}:
+        yield Need("stream", start.rstrip("/"), "read")
+    if star:
+        yield Need("stream", start, "read", is_all=True)
 
 
 def _of_subscription(c: sub_ask.SubscriptionCommand) -> Needs | None:
@@ -230,7 +236,7 @@ def _of_creation(c: sub_ask.CreateSubscription) -> Needs:
     yield Mine(("subscription", 0, c.id))
     yield from (Need("stream", path, "read") for path in c.streams)
     if c.pattern is not None:
-        yield Need("stream", _common(c.pattern), "read")
+        yield from _of_pattern(c.pattern)
     if c.wake_stream is not None:
         absent = sub_out.WakeStreamRefused(c.wake_stream, "")
         yield Need("stream", c.wake_stream, "write", absent)

@@ -133,7 +133,8 @@ def refuse(
 
 def _refuse_check(state: State, check: Check, caller: Caller, ended: EndedOwners) -> Refusal | None:
     if check.key is None:
-        if caller.may(check.kind, check.name, check.right):
+        may = caller.may_all if check.is_prefix else caller.may
+        if may(check.kind, check.name, check.right):
             return None
     elif _is_own(state, check, caller, ended):
         return None

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from semel.machine.need_checks import Check, Checks, Rule, listed_stream
+from semel.machine.need_checks import Check, Checks, Rule, listed_stream, matched_streams
 from semel.machine.state import State, find_producer
 from semel.machine.subscription_needs import SUBSCRIPTION_RULES, acks_of
 from semel.machine.tokens import owned_key
@@ -48,7 +48,6 @@ from semel.model.outcomes_access import Forbidden, ReservedPath, UnknownThing
 from semel.model.outcomes_groups import UnknownGroup
 from semel.model.outcomes_topics import TopicNotFound
 from semel.model.outcomes_txn import StreamRefused, UnknownSink, UnknownTransaction
-from semel.model.patterns import literal_prefix
 from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.producer_commands import RetireProducers
 from semel.model.rights import (
@@ -348,9 +347,10 @@ def _join(_state: State, command: JoinGroup, _caller: Caller) -> Checks:
     for path in command.streams:
         yield listed_stream(path, READ)
     for path in command.topics:
-        yield Check(STREAM, f"{path}/", READ, StreamRefused(path, TopicNotFound()))
+        hidden = StreamRefused(path, TopicNotFound())
+        yield Check(STREAM, f"{path}/", READ, hidden, is_prefix=True)
     for pattern in command.patterns:
-        yield Check(STREAM, literal_prefix(pattern), READ)
+        yield from matched_streams(pattern)
 
 
 def _set_positions(_state: State, command: SetPositions, _caller: Caller) -> Checks:

@@ -7,14 +7,13 @@ command says so. Wakes are issued and ended, and deliveries are recorded, by the
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from semel.machine.need_checks import Check, Checks, Rule
+from semel.machine.need_checks import Check, Checks, Rule, matched_streams
 from semel.machine.state import State
 from semel.model.outcomes_subscriptions import (
     NO_WAKE_STREAM,
     UnknownSubscription,
     WakeStreamRefused,
 )
-from semel.model.patterns import literal_prefix
 from semel.model.rights import ADMIN, CREATE, DELETE, READ, STREAM, SUBSCRIPTION, WRITE, Caller
 from semel.model.subscription_commands import (
     AckWake,
@@ -52,7 +51,7 @@ def _create(_state: State, command: CreateSubscription, _caller: Caller) -> Chec
     yield Check(SUBSCRIPTION, command.id, ADMIN, key=(SUBSCRIPTION, 0, command.id))
     yield from _reads(command.streams)
     if command.pattern is not None:
-        yield Check(STREAM, literal_prefix(command.pattern), READ)
+        yield from matched_streams(command.pattern)
     if command.wake_stream is not None:
         hidden = WakeStreamRefused(command.wake_stream, NO_WAKE_STREAM)
         yield Check(STREAM, command.wake_stream, WRITE, hidden)

@@ -58,15 +58,18 @@ def _compile(segments: list[str], literal: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def literal_prefix(pattern: str) -> str:
-    """Return what all paths that match the pattern begin with."""
-    literal: list[str] = []
-    for segment in pattern.split("/"):
-        if segment in _WILDCARDS:
-            prefix = "/".join(literal)
-            return f"{prefix}/" if literal and segment == "*" else prefix
-        literal.append(segment)
-    return pattern
+def matched_names(pattern: str) -> tuple[str | None, str | None]:
+    """Return a path and a prefix: a pattern matches only this path, and paths with this prefix.
+
+    The path is None unless the pattern matches it: `orders/**` matches `orders`, and `orders/*`
+    does not. The prefix is what precedes the first wildcard, and None without a wildcard.
+    """
+    segments = pattern.split("/")
+    literal = list(takewhile(lambda each: each not in _WILDCARDS, segments))
+    rest, parent = segments[len(literal) :], "/".join(literal)
+    is_matched = bool(literal) and all(each == "**" for each in rest)
+    prefix = f"{parent}/" if literal else ""
+    return (parent if is_matched else None), (prefix if rest else None)
 
 
 def is_pattern(text: str) -> bool:

@@ -80,6 +80,13 @@ class Scope(Struct, frozen=True, gc=False, array_like=True):
         """Return True if this scope is for all things whose names begin with `prefix`."""
         return self.is_prefix and prefix.startswith(self.name)
 
+    def grants_all(self, kind: str, prefix: str, right: str) -> bool:
+        """Return True if this scope grants a right on all things whose names begin with `prefix`.
+
+        A scope for the one thing with the name `prefix` does not.
+        """
+        return self.covers_prefix(prefix) and self.grants(kind, prefix, right)
+
 
 class Need(Struct, frozen=True, gc=False):
     """A right on one thing that a request needs."""
@@ -166,6 +173,15 @@ class Caller(Struct, eq=False):
             kind, name = GROUP, group
             right = right if right in (READ, DESCRIBE) else WRITE
         return is_granted(self.scopes, kind, name, right)
+
+    def may_all(self, kind: str, prefix: str, right: str) -> bool:
+        """Return True if one scope grants a right on all things whose names begin with `prefix`.
+
+        The streams below `__semel/` are not among them.
+        """
+        if not self.may(kind, prefix, right):
+            return False
+        return self.is_admin or any(each.grants_all(kind, prefix, right) for each in self.scopes)
 
 
 def group_of(path: str) -> str | None:

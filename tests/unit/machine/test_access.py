@@ -175,12 +175,16 @@ SUBSCRIBE = CreateSubscription(0, "sub", PULL_WAKE, "logs/*", ("r", "none"), wak
 
 
 class Right(Struct, frozen=True):
-    """A right that a command needs, and the refusal if the thing is hidden from the caller."""
+    """A right that a command needs, and the refusal if the thing is hidden from the caller.
+
+    With `is_prefix`, it is needed on all things whose names begin with `name`.
+    """
 
     kind: str
     name: str
     right: str
     hidden: Refusal | None = None
+    is_prefix: bool = False
 
 
 class Own(Struct, frozen=True):
@@ -395,8 +399,8 @@ CASES = (
         (
             Right(GROUP, "g", WRITE),
             listed("r", READ),
-            Right(STREAM, "o/", READ, StreamRefused("o", TopicNotFound())),
-            Right(STREAM, "logs/", READ),
+            Right(STREAM, "o/", READ, StreamRefused("o", TopicNotFound()), is_prefix=True),
+            Right(STREAM, "logs/", READ, is_prefix=True),
         ),
     ),
     Case("release streams, leave a group", release("m", "r"), (Right(GROUP, "g", WRITE),)),
@@ -409,7 +413,7 @@ CASES = (
             Right(SUBSCRIPTION, "sub", CREATE),
             Own(THE_SUBSCRIPTION),
             *FOLLOWED,
-            Right(STREAM, "logs/", READ),
+            Right(STREAM, "logs/", READ, is_prefix=True),
             Right(STREAM, "w", WRITE, WakeStreamRefused("w", NO_WAKE_STREAM)),
         ),
     ),
@@ -480,7 +484,7 @@ EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=name_of)
 
 
 def scope(need: Right, right: str | None = None) -> Scope:
-    return Scope(need.kind, need.name, is_prefix=False, rights=(right or need.right,))
+    return Scope(need.kind, need.name, need.is_prefix, rights=(right or need.right,))
 
 
 def caller_with(*scopes: Scope, principal: str = "me", deny: bool = False) -> Caller:
@@ -560,6 +564,48 @@ def test_a_command_is_refused_if_one_right_is_missing(case: Case, need: Right) -
     assert refuse(state, case.command, seen) == forbidden
     elsewhere = Scope(need.kind, f"{need.name}-2", is_prefix=True, rights=(need.right,))
     assert refuse(state, case.command, caller_with(*others, elsewhere)) == (hidden or forbidden)
+
+
+# R5
+@pytest.mark.parametrize(
+    ("case", "need"),
+    [pytest.param(c, n, id=name_of(c)) for c in CASES for n in c.rights if n.is_prefix],
+)
+def test_a_right_on_one_thing_is_none_on_all_whose_names_begin_like_it(
+    case: Case, need: Right
+) -> None:
+    others = [scope(other) for other in case.rights if other != need]
+    one = Scope(need.kind, need.name, is_prefix=False, rights=(need.right,))
+    refused = refuse(owned_by(world(), case, "me"), case.command, caller_with(*others, one))
+    assert refused == Forbidden(need.right, need.kind, need.name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "scopes"),
+    [
+        ("logs/eu", ("stream:logs/eu:read",)),
+        ("logs/*", ("stream:logs/*:read",)),
+        ("logs/*/eu", ("stream:logs/*:read",)),
+        ("logs/**/eu", ("stream:logs/*:read",)),
+        ("logs/**", ("stream:logs/*:read", "stream:logs:read")),
+        ("logs/**/**", ("stream:logs/*:read", "stream:logs:read")),
+        ("**/logs", ("stream:*:read",)),
+    ],
+)
+def test_a_pattern_needs_read_on_all_that_it_matches(pattern: str, scopes: tuple[str, ...]) -> None:
+    more = ("group:g:write", "subscription:new:create", "stream:w:write")
+    commands = (
+        join("m", patterns=(pattern,)),
+        CreateSubscription(0, "new", PULL_WAKE, pattern, wake_stream="w"),
+    )
+    for command in commands:
+        needed = [*map(parse_scope, more), *map(parse_scope, scopes)]
+        assert refuse(world().state, command, caller_with(*needed)) is None
+        for missing in scopes:
+            kept = [each for each in needed if each != parse_scope(missing)]
+            refused = refuse(world().state, command, caller_with(*kept))
+            assert isinstance(refused, Forbidden)
+            assert (refused.right, refused.kind) == (READ, STREAM)
 
 
 def test_an_operator_who_moves_positions_needs_admin_on_the_group() -> None:

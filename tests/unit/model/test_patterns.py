@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import PATTERN_BYTES_MAX
-from semel.model.patterns import Pattern, is_pattern, literal_prefix, pattern_problem
+from semel.model.patterns import Pattern, is_pattern, matched_names, pattern_problem
 
 MATCHES = (
     ("a", "a", True),
@@ -69,7 +69,9 @@ def is_match(pattern: list[str], path: list[str]) -> bool:
 def test_a_pattern_matches_as_segment_by_segment(pattern: str, path: list[str]) -> None:
     is_any = Pattern(pattern).matches("/".join(path))
     assert is_any == is_match(pattern.split("/"), path)
-    assert not is_any or "/".join(path).startswith(literal_prefix(pattern))
+    only, prefix = matched_names(pattern)
+    text = "/".join(path)
+    assert not is_any or text == only or (prefix is not None and text.startswith(prefix))
 
 
 @given(patterns, st.lists(st.sampled_from(["a", "b", "x.y", "xzy", "*"]), min_size=1, max_size=4))
@@ -112,11 +114,25 @@ def test_the_parent_of_a_pattern_ends_before_the_first_wildcard(pattern: str, pa
 
 
 @pytest.mark.parametrize(
-    ("pattern", "prefix"),
-    [("a/b", "a/b"), ("a/*", "a/"), ("a/**", "a"), ("*", ""), ("**/a", ""), ("a/b/*/c/*", "a/b/")],
+    ("pattern", "only", "prefix"),
+    [
+        ("a/b", "a/b", None),
+        ("a/*", None, "a/"),
+        ("a/**", "a", "a/"),
+        ("a/**/**", "a", "a/"),
+        ("a/**/*", None, "a/"),
+        ("a/**/b", None, "a/"),
+        ("*", None, ""),
+        ("**", None, ""),
+        ("**/a", None, ""),
+        ("a/b/*/c/*", None, "a/b/"),
+    ],
 )
-def test_the_literal_prefix_ends_before_the_first_wildcard(pattern: str, prefix: str) -> None:
-    assert literal_prefix(pattern) == prefix
+def test_what_a_pattern_matches_is_one_path_or_begins_as_it_does(
+    pattern: str, only: str | None, prefix: str | None
+) -> None:
+    assert matched_names(pattern) == (only, prefix)
+    assert only is None or Pattern(pattern).matches(only)
 
 
 @pytest.mark.parametrize(

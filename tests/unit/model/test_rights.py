@@ -172,6 +172,18 @@ def test_a_caller_may_do_what_its_scopes_grant() -> None:
     assert (root.is_admin, root.expires_ms, root.token) == (True, NEVER, None)
 
 
+def test_a_right_on_one_thing_is_none_on_all_whose_names_begin_as_its_name_does() -> None:
+    one, below = scopes("stream:a:read"), scopes("stream:a/*:read")
+    assert not make_caller("p", one).may_all(STREAM, "a", READ)
+    assert make_caller("p", below).may_all(STREAM, "a/", READ)
+    assert make_caller("p", below).may_all(STREAM, "a/b", READ)
+    assert not make_caller("p", (*one, *below)).may_all(STREAM, "a", READ)
+    assert not make_caller("p", below).may_all(STREAM, "a/", WRITE)
+    assert not make_caller("p", below).may_all(TOPIC, "a/", READ)
+    assert make_caller("root", ALL_RIGHTS).may_all(STREAM, "", READ)
+    assert not make_caller("p", scopes("stream:*:read")).may_all(STREAM, "__semel/", READ)
+
+
 def test_the_streams_of_the_server_are_for_admins_of_the_cluster_only() -> None:
     for path in ("__semel/audit", "__semel/"):
         assert not make_caller("p", scopes("stream:*:admin")).may(STREAM, path, READ)
