@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from semel.server.webhook_client import DeliveryFailed, Times, WebhookClient
-from semel.server.webhook_lookups import Lookups
+from semel.server.webhook_lookups import NameLookups
 from semel.server.webhook_responses import WebhookResponse
 from semel.server.webhook_targets import Address, TargetPolicy, parse_network
 from tests.certificates import SERVER, Authority
@@ -269,7 +269,7 @@ def test_a_name_server_that_changes_its_answers_all_the_time_achieves_nothing(
     with receiver(host=FIRST) as hook, receiver(host=SECOND, port=hook.port) as secret:
 
         async def deliver() -> list[Any]:
-            lookups = Lookups(4, lookup)
+            lookups = NameLookups(4, lookup)
             client = WebhookClient(allowing(f"{FIRST}/32"), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
             results: list[Any] = []
             for _ in range(50):

@@ -29,7 +29,7 @@ from semel.model.subscription_commands import (
     WakeAck,
 )
 from semel.server.webhook_client import Times
-from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhook_deliveries import WebhookDeliveries
 from semel.server.webhook_lookups import Lookup
 from semel.server.webhook_targets import TargetPolicy, parse_network
 from semel.server.webhooks import Webhooks, WebhookSettings
@@ -55,7 +55,7 @@ async def until(fact: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> N
 class Bed:
     """An engine with deliveries."""
 
-    def __init__(self, engine: Engine, deliveries: Deliveries, webhooks: Webhooks) -> None:
+    def __init__(self, engine: Engine, deliveries: WebhookDeliveries, webhooks: Webhooks) -> None:
         self.engine = engine
         self.deliveries = deliveries
         self.webhooks = webhooks
@@ -116,7 +116,7 @@ async def bed(
         key_file=str(path / "webhook.key"), policy=LOCAL, attempts_max=attempts_max
     )
     webhooks = Webhooks(settings, ORIGIN)
-    deliveries = Deliveries(engine, webhooks, times=times, lookup=lookup)
+    deliveries = WebhookDeliveries(engine, webhooks, times=times, lookup=lookup)
     it = Bed(engine, deliveries, webhooks)
     deliveries.start()
     try:

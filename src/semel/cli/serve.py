@@ -51,7 +51,7 @@ from semel.server.identities import OutsideIdentities
 from semel.server.limits_http import HttpLimits, deliveries_allowed, raise_file_limit
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
-from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhook_deliveries import WebhookDeliveries
 from semel.server.webhooks import Webhooks, WebhookSettings
 
 # The event loop, the listener and the data directory need more than this many files.
@@ -387,7 +387,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
-    reload.deliveries = deliveries = Deliveries(
+    reload.deliveries = deliveries = WebhookDeliveries(
         engine, webhooks, count_max=deliveries_allowed(limits)
     )
     deliveries.start()

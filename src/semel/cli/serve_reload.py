@@ -11,7 +11,7 @@ from semel.cli.output import CommandRefused
 from semel.cli.serve_config import LoadedFiles
 from semel.server.identities import OutsideIdentities
 from semel.server.listener import Listener
-from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhook_deliveries import WebhookDeliveries
 
 _log: Final = logging.getLogger("semel.server")
 
@@ -32,7 +32,7 @@ class FileReload:
         tls_cert: str | None,
         config: str | None,
     ) -> None:
-        self.deliveries: Deliveries | None = None
+        self.deliveries: WebhookDeliveries | None = None
         self._load = load
         self._listener = listener
         self._identities = identities

@@ -199,7 +199,7 @@ class SubscriptionsResource(Resource):
 
     def _claim(self, request: Request, responder: Responder, name: str) -> None:
         command = valid(
-            subscriptions.parse_claim(name, request.headers, request.body, now_ms=self.now_ms)
+            subscriptions.parse_wake_claim(name, request.headers, request.body, now_ms=self.now_ms)
         )
         keys = self._tokens.keys
 
@@ -209,7 +209,7 @@ class SubscriptionsResource(Resource):
             if view is None or view.generation != generation:  # it has ended already
                 return control_refusal(Fenced(name, generation))
             token = keys.token(name, view.wake_id, view.generation)
-            return subscriptions.claim_response(view, token)
+            return subscriptions.wake_claim_response(view, token)
 
         self.submit_and_ask(command, responder, partial(claim_view, name=name), steps_of)
 

@@ -16,11 +16,15 @@ from msgspec import Struct
 
 from semel.model.limits import WEBHOOK_CONNECT_MS, WEBHOOK_TOTAL_MS
 from semel.server.webhook_lookups import LookupFailed
-from semel.server.webhook_responses import BadResponse, ResponseParser, WebhookResponse
+from semel.server.webhook_responses import (
+    BadWebhookResponse,
+    WebhookResponse,
+    WebhookResponseParser,
+)
 from semel.server.webhook_targets import (
     Address,
-    Target,
     TargetPolicy,
+    WebhookTarget,
     parse_target,
     refuse_address,
     refuse_target,
@@ -76,7 +80,7 @@ class WebhookClient:
         except TimeoutError:
             seconds = f"{self._times.total_seconds:g}"
             raise DeliveryFailed(f"no complete response within {seconds} seconds") from None
-        except BadResponse as error:
+        except BadWebhookResponse as error:
             raise DeliveryFailed(str(error)) from None
         except OSError as error:
             raise DeliveryFailed(_describe(error)) from None
@@ -88,7 +92,7 @@ class WebhookClient:
         if self._exchanges:
             await asyncio.wait([each.lost for each in self._exchanges], timeout=_SHUTDOWN_SECONDS)
 
-    async def _connect(self, target: Target, resolve: Resolve) -> "_Exchange":
+    async def _connect(self, target: WebhookTarget, resolve: Resolve) -> "_Exchange":
         """Return an exchange on a new connection. Raises DeliveryFailed or OSError."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._times.connect_seconds
@@ -103,7 +107,7 @@ class WebhookClient:
             raise DeliveryFailed(f"no connection within {seconds} seconds") from None
         return exchange
 
-    async def _checked(self, target: Target, resolve: Resolve) -> tuple[Address, ...]:
+    async def _checked(self, target: WebhookTarget, resolve: Resolve) -> tuple[Address, ...]:
         """Return the addresses of a target, after checking all. Raises DeliveryFailed."""
         if target.address is not None:
             return (target.address,)  # `refuse_target` has checked it
@@ -117,7 +121,9 @@ class WebhookClient:
                 raise DeliveryFailed(f"the name has an address that is {reason}")
         return addresses
 
-    async def _attach(self, exchange: "_Exchange", line: socket.socket, target: Target) -> None:
+    async def _attach(
+        self, exchange: "_Exchange", line: socket.socket, target: WebhookTarget
+    ) -> None:
         """Let an exchange use a connection, after the handshake of TLS. Raises OSError."""
         loop = asyncio.get_running_loop()
         try:
@@ -200,12 +206,12 @@ class _Exchange(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, exchanges: "set[_Exchange]") -> None:
         self.lost: asyncio.Future[None] = loop.create_future()  # done when the connection is closed
         self._exchanges = exchanges
-        self._parser = ResponseParser()
+        self._parser = WebhookResponseParser()
         self._response: asyncio.Future[WebhookResponse] = loop.create_future()
         self._transport: asyncio.Transport
 
     async def run(self, request: bytes) -> WebhookResponse:
-        """Send a request and return the response. Raises BadResponse or OSError."""
+        """Send a request and return the response. Raises BadWebhookResponse or OSError."""
         self._transport.write(request)
         return await self._response
 
@@ -242,14 +248,14 @@ class _Exchange(asyncio.Protocol):
     def _finish(self, parse: Callable[[], WebhookResponse | None]) -> None:
         try:
             response = parse()
-        except BadResponse as error:
+        except BadWebhookResponse as error:
             self._response.set_exception(error)
             return
         if response is not None:
             self._response.set_result(response)
 
 
-def _request(target: Target, body: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
+def _request(target: WebhookTarget, body: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
     lines = [
         f"POST {target.path} HTTP/1.1",
         f"Host: {target.authority}",

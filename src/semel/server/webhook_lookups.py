@@ -35,7 +35,7 @@ class _Job:
         self.waiting = 0
 
 
-class Lookups:
+class NameLookups:
     """Looks up names on at most `threads` threads. Called on the loop that is running."""
 
     def __init__(self, threads: int, lookup: Lookup = socket.getaddrinfo) -> None:

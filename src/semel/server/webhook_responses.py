@@ -28,7 +28,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 _NO_BODY: Final = (204, 205, 304)
 
 
-class BadResponse(ValueError):
+class BadWebhookResponse(ValueError):
     """The response is malformed or too long. The message says how, in a few words."""
 
 
@@ -50,7 +50,7 @@ class _Head(Struct, frozen=True):
     headers: dict[bytes, list[bytes]]
 
 
-class ResponseParser:
+class WebhookResponseParser:
     """Parses the response to one request, which was sent with `Connection: close`."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class ResponseParser:
         self._chunks: _Chunks | None = None
 
     def feed(self, data: bytes) -> WebhookResponse | None:
-        """Return the response when it is complete, or None. Raises BadResponse."""
+        """Return the response when it is complete, or None. Raises BadWebhookResponse."""
         self._buffer += data
         while self._head is None:
             head = self._take_head()
@@ -70,7 +70,7 @@ class ResponseParser:
                 return None
             if head.status < 200:  # such as 100 Continue: the response follows
                 if head.status == 101:
-                    raise BadResponse("the response changes the protocol")
+                    raise BadWebhookResponse("the response changes the protocol")
                 continue
             self._head = head
             if not 200 <= head.status <= 299 or head.status in _NO_BODY:
@@ -79,10 +79,10 @@ class ResponseParser:
         return self._take_body()
 
     def end(self) -> WebhookResponse:
-        """Return the response, at the end of the connection. Raises BadResponse."""
+        """Return the response, at the end of the connection. Raises BadWebhookResponse."""
         is_until_end = self._length is None and self._chunks is None
         if self._head is None or not is_until_end:
-            raise BadResponse("the connection ended before the response was complete")
+            raise BadWebhookResponse("the connection ended before the response was complete")
         return self._response()
 
     def _response(self) -> WebhookResponse:
@@ -97,7 +97,7 @@ class ResponseParser:
         end = self._buffer.find(b"\r\n\r\n")
         used = self._head_bytes + (len(self._buffer) if end < 0 else end)
         if used > WEBHOOK_RESPONSE_HEAD_BYTES_MAX:
-            raise BadResponse(
+            raise BadWebhookResponse(
                 f"the head of the response has more than {WEBHOOK_RESPONSE_HEAD_BYTES_MAX} bytes"
             )
         if end < 0:
@@ -108,18 +108,18 @@ class ResponseParser:
         return _parse_head(lines)
 
     def _find_body(self, head: _Head) -> None:
-        """Find out how the body ends. Raises BadResponse if that is not clear."""
+        """Find out how the body ends. Raises BadWebhookResponse if that is not clear."""
         codings = head.headers.get(b"transfer-encoding")
         lengths = head.headers.get(b"content-length")
         if codings is not None:
             if lengths is not None or not head.is_http_1_1:
-                raise BadResponse("the length of the response is not clear")
+                raise BadWebhookResponse("the length of the response is not clear")
             if [each.lower() for each in codings] != [b"chunked"]:
-                raise BadResponse("the transfer coding of the response is not chunked")
+                raise BadWebhookResponse("the transfer coding of the response is not chunked")
             self._chunks = _Chunks(self._buffer, self._body)
         elif lengths is not None:
             if len(lengths) != 1 or _LENGTH.fullmatch(lengths[0]) is None:
-                raise BadResponse("the length of the response is not clear")
+                raise BadWebhookResponse("the length of the response is not clear")
             self._length = int(lengths[0])
             _check_size(self._length)
 
@@ -139,15 +139,15 @@ class ResponseParser:
 
 def _check_size(size: int) -> None:
     if size > WEBHOOK_RESPONSE_BYTES_MAX:
-        raise BadResponse(f"the response has more than {WEBHOOK_RESPONSE_BYTES_MAX} bytes")
+        raise BadWebhookResponse(f"the response has more than {WEBHOOK_RESPONSE_BYTES_MAX} bytes")
 
 
 def _parse_head(lines: list[bytes]) -> _Head:
     match = _STATUS_LINE.fullmatch(lines[0])
     if match is None:
-        raise BadResponse("the response is not HTTP/1.1")
+        raise BadWebhookResponse("the response is not HTTP/1.1")
     if len(lines) - 1 > HEADER_COUNT_MAX:
-        raise BadResponse(f"the response has more than {HEADER_COUNT_MAX} headers")
+        raise BadWebhookResponse(f"the response has more than {HEADER_COUNT_MAX} headers")
     headers: dict[bytes, list[bytes]] = {}
     for line in lines[1:]:
         name, value = _parse_header(line)
@@ -158,7 +158,7 @@ def _parse_head(lines: list[bytes]) -> _Head:
 def _parse_header(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
-        raise BadResponse("a header of the response is malformed")
+        raise BadWebhookResponse("a header of the response is malformed")
     return name.lower(), value.strip(b" \t")
 
 
@@ -173,7 +173,10 @@ class _Chunks:
         self._framing_bytes = 0
 
     def take(self) -> bool:
-        """Return whether the body is complete after what is in the buffer. Raises BadResponse."""
+        """Return whether the body is complete after what is in the buffer.
+
+        Raises BadWebhookResponse.
+        """
         while True:
             if self._rest > 2:
                 count = min(self._rest - 2, len(self._buffer))
@@ -184,7 +187,7 @@ class _Chunks:
                 return False
             if self._rest:
                 if self._buffer[:2] != b"\r\n":
-                    raise BadResponse("a chunk of the response is malformed")
+                    raise BadWebhookResponse("a chunk of the response is malformed")
                 del self._buffer[:2]
                 self._rest = 0
             line = self._take_line()
@@ -200,7 +203,7 @@ class _Chunks:
     def _take_line(self) -> bytes | None:
         end = self._buffer.find(b"\r\n")
         if end > CHUNK_LINE_BYTES_MAX or (end < 0 and len(self._buffer) > CHUNK_LINE_BYTES_MAX):
-            raise BadResponse("a chunk of the response is malformed")
+            raise BadWebhookResponse("a chunk of the response is malformed")
         if end < 0:
             return None
         line = bytes(self._buffer[:end])
@@ -213,7 +216,7 @@ class _Chunks:
     def _begin(self, line: bytes) -> None:
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
-            raise BadResponse("a chunk of the response is malformed")
+            raise BadWebhookResponse("a chunk of the response is malformed")
         size = int(match[1], 16)
         _check_size(len(self._body) + size)
         self._rest = size + 2 if size else 0

@@ -66,7 +66,7 @@ class TargetPolicy(Struct, frozen=True):
     networks: tuple[Network, ...] = ()
 
 
-class Target(Struct, frozen=True):
+class WebhookTarget(Struct, frozen=True):
     """The parts of a valid URL. `address` is set if the host is an address and no name."""
 
     is_tls: bool
@@ -111,7 +111,7 @@ def check_url(url: str, policy: TargetPolicy) -> str | None:
 # ---- the grammar of URLs -------------------------------------------------------------------------
 
 
-def parse_target(url: str) -> Target | str:
+def parse_target(url: str) -> WebhookTarget | str:
     """Return the parts of a URL, or why it is not valid."""
     if len(url.encode("utf-8", "replace")) > WEBHOOK_URL_BYTES_MAX:
         return f"the URL has more than {WEBHOOK_URL_BYTES_MAX} bytes"
@@ -137,7 +137,7 @@ def parse_target(url: str) -> Target | str:
     if isinstance(host, str):
         return host
     name, address = host
-    return Target(is_tls, name, port, address, path if path.startswith("/") else f"/{path}")
+    return WebhookTarget(is_tls, name, port, address, path if path.startswith("/") else f"/{path}")
 
 
 def _refuse_characters(url: str) -> str | None:
@@ -191,7 +191,7 @@ def _parse_host(text: str) -> tuple[str, Address | None] | str:
 # ---- what is allowed -----------------------------------------------------------------------------
 
 
-def refuse_target(target: Target, policy: TargetPolicy) -> str | None:
+def refuse_target(target: WebhookTarget, policy: TargetPolicy) -> str | None:
     """Return why requests must not be sent to a target, by its scheme and host, or None.
 
     None for a name says nothing about its addresses: see `refuse_address`.
@@ -208,7 +208,7 @@ def refuse_target(target: Target, policy: TargetPolicy) -> str | None:
     return "the scheme is 'http', not https"
 
 
-def refuse_address(address: Address, target: Target, policy: TargetPolicy) -> str | None:
+def refuse_address(address: Address, target: WebhookTarget, policy: TargetPolicy) -> str | None:
     """Return why requests to a target must not be sent to an address, such as `private`, or None.
 
     A name other than localhost cannot have an address of this machine, except one in `networks`:

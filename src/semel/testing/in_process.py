@@ -22,7 +22,7 @@ from semel.server.browsers import BrowserRules
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
-from semel.server.webhook_deliveries import Deliveries
+from semel.server.webhook_deliveries import WebhookDeliveries
 from semel.server.webhook_targets import TargetPolicy
 from semel.server.webhooks import Webhooks, WebhookSettings
 
@@ -166,7 +166,7 @@ class InProcessServer(LoopResource):
         self._engine: Engine | None = None
         self._app: App | None = None
         self._listener: Listener | None = None
-        self._deliveries: Deliveries | None = None
+        self._deliveries: WebhookDeliveries | None = None
 
     @property
     def url(self) -> str:
@@ -221,7 +221,7 @@ class InProcessServer(LoopResource):
             browsers=self._browsers,
             is_stranger=self._app.is_stranger,
         )
-        self._deliveries = Deliveries(engine, webhooks)
+        self._deliveries = WebhookDeliveries(engine, webhooks)
         self._deliveries.start()
 
     def _fail(self, error: BaseException) -> None:

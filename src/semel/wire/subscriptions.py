@@ -45,9 +45,8 @@ from semel.wire.responses import json_response
 from semel.wire.schema.subscriptions import (
     AckRequest,
     AckResponse,
-    ClaimRequest,
     ClaimResponse,
-    Delivery,
+    DeliveryBody,
     DeliveryResponse,
     LinkEntry,
     LinkRequest,
@@ -57,6 +56,7 @@ from semel.wire.schema.subscriptions import (
     SubscriptionInfo,
     SubscriptionRequest,
     SubscriptionsPage,
+    WakeClaimRequest,
     WakeRequest,
     WebhookInfo,
 )
@@ -178,9 +178,9 @@ def parse_link(name: str, headers: Headers, body: bytes, *, now_ms: int) -> Link
 
 
 @parser
-def parse_claim(name: str, headers: Headers, body: bytes, *, now_ms: int) -> ClaimWake:
+def parse_wake_claim(name: str, headers: Headers, body: bytes, *, now_ms: int) -> ClaimWake:
     """Parse a request that claims a wake."""
-    return ClaimWake(now_ms, name, read_document(headers, body, ClaimRequest).worker)
+    return ClaimWake(now_ms, name, read_document(headers, body, WakeClaimRequest).worker)
 
 
 @parser
@@ -296,7 +296,7 @@ def page_response(page: SubscriptionPage, signing: Signing | None) -> Response:
     return json_response(200, SubscriptionsPage(entries, page.next))
 
 
-def claim_response(view: ClaimView, token: str) -> Response:
+def wake_claim_response(view: ClaimView, token: str) -> Response:
     """Return the response to a claim."""
     response = ClaimResponse(
         view.wake_id, view.generation, token, _entries(view.streams), view.lease_ms
@@ -337,7 +337,7 @@ _responses: Final = msgspec.json.Decoder(DeliveryResponse)
 
 def delivery_body(view: DeliveryView, *, callback_url: str, callback_token: str) -> bytes:
     """Return the body of a delivery. Its bytes are signed."""
-    delivery = Delivery(
+    delivery = DeliveryBody(
         view.id,
         view.wake_id,
         view.generation,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.server.webhook_lookups import LookupFailed, Lookups
+from semel.server.webhook_lookups import LookupFailed, NameLookups
 from tests.http.harness import eventually
 
 PATIENCE_SECONDS = 30.0
@@ -60,7 +60,7 @@ def run(lookup: Callable[..., Any], *names: str, threads: int = 2) -> list[Any]:
     """Return the addresses of names that are looked up at the same time, or their errors."""
 
     async def main() -> list[Any]:
-        lookups = Lookups(threads, lookup)
+        lookups = NameLookups(threads, lookup)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await asyncio.gather(*map(lookups.addresses, names), return_exceptions=True)
@@ -104,7 +104,7 @@ def test_a_name_is_looked_up_once_for_all_that_wait() -> None:
     with blocked_names() as names:
 
         async def main() -> None:
-            lookups = Lookups(2, names)
+            lookups = NameLookups(2, names)
             waiting = [asyncio.create_task(lookups.addresses("dead")) for _ in range(10)]
             assert await lookups.addresses("good")
             names.release()
@@ -123,7 +123,7 @@ def test_a_caller_that_gives_up_leaves_the_lookup_to_the_others() -> None:
     with blocked_names() as names:
 
         async def main() -> None:
-            lookups = Lookups(1, names)
+            lookups = NameLookups(1, names)
             first = asyncio.create_task(lookups.addresses("dead"))
             second = asyncio.create_task(lookups.addresses("dead"))
             queued = asyncio.create_task(lookups.addresses("never"))
@@ -147,7 +147,7 @@ def test_blocked_lookups_use_no_more_than_their_threads() -> None:
     with blocked_names() as names:
 
         async def main() -> None:
-            lookups = Lookups(3, names)
+            lookups = NameLookups(3, names)
             before = threading.active_count()
             tasks = [asyncio.create_task(lookups.addresses(f"dead{n}")) for n in range(20)]
             await asyncio.sleep(0)  # lets the tasks begin
@@ -171,7 +171,7 @@ def test_a_lookup_that_ends_after_its_loop_is_ignored() -> None:
     with blocked_names() as names:
 
         async def main() -> None:
-            lookups = Lookups(1, names)
+            lookups = NameLookups(1, names)
             task = asyncio.create_task(lookups.addresses("dead"))
             await asyncio.sleep(0)  # lets the task begin
             assert eventually(lambda: names.calls == ["dead"])

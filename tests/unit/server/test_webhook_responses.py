@@ -12,9 +12,9 @@ from semel.model.limits import (
 )
 from semel.server.webhook_responses import (
     HEADER_COUNT_MAX,
-    BadResponse,
-    ResponseParser,
+    BadWebhookResponse,
     WebhookResponse,
+    WebhookResponseParser,
     retry_after_ms,
 )
 
@@ -24,7 +24,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 def parse(data: bytes, size: int = 1 << 20) -> WebhookResponse | None:
     """Return the response in these bytes, fed in parts of `size`, or None if more are needed."""
-    parser = ResponseParser()
+    parser = WebhookResponseParser()
     for start in range(0, len(data), size):
         response = parser.feed(data[start : start + size])
         if response is not None:
@@ -85,7 +85,7 @@ def test_a_valid_response_is_parsed_however_it_arrives(name: str, size: int) -> 
 
 
 def test_a_response_without_a_length_ends_with_the_connection() -> None:
-    parser = ResponseParser()
+    parser = WebhookResponseParser()
     assert parser.feed(b"HTTP/1.0 200 OK\r\n\r\nhel") is None
     assert parser.feed(b"lo") is None
     assert parser.end() == WebhookResponse(200, body=b"hello")
@@ -103,9 +103,9 @@ def test_a_response_without_a_length_ends_with_the_connection() -> None:
     ],
 )
 def test_a_connection_that_ends_early_is_no_response(data: bytes) -> None:
-    parser = ResponseParser()
+    parser = WebhookResponseParser()
     assert parser.feed(data) is None
-    with pytest.raises(BadResponse, match="ended before"):
+    with pytest.raises(BadWebhookResponse, match="ended before"):
         parser.end()
 
 
@@ -174,7 +174,7 @@ BAD = {
 def test_a_malformed_response_is_refused_however_it_arrives(name: str, size: int) -> None:
     if size == 1 and len(BAD[name]) > 20_000:
         size = 50
-    with pytest.raises(BadResponse):
+    with pytest.raises(BadWebhookResponse):
         parse(BAD[name], size)
 
 
@@ -197,14 +197,14 @@ def test_any_bytes_are_a_response_or_refused_and_the_parts_do_not_matter() -> No
 def outcome(data: bytes, size: int) -> WebhookResponse | str | None:
     try:
         return parse(data, size)
-    except BadResponse:
+    except BadWebhookResponse:
         return "bad"
 
 
 def test_a_long_line_of_spaces_costs_linear_time() -> None:
     data = HEAD + b"X: " + b" " * (WEBHOOK_RESPONSE_HEAD_BYTES_MAX - 100) + b"\0\r\n\r\n"
     for _ in range(100):
-        with pytest.raises(BadResponse, match="header"):
+        with pytest.raises(BadWebhookResponse, match="header"):
             parse(data)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from semel.model.limits import WEBHOOK_URL_BYTES_MAX
 from semel.server.webhook_targets import (
-    Target,
     TargetPolicy,
+    WebhookTarget,
     check_url,
     parse_network,
     parse_target,
@@ -22,9 +22,9 @@ def allowing(*networks: str, allows_loopback: bool = False) -> TargetPolicy:
     return TargetPolicy(allows_loopback, tuple(map(parse_network, networks)))
 
 
-def target(url: str) -> Target:
+def target(url: str) -> WebhookTarget:
     parsed = parse_target(url)
-    assert isinstance(parsed, Target)
+    assert isinstance(parsed, WebhookTarget)
     return parsed
 
 
@@ -254,7 +254,7 @@ def test_a_public_url_is_allowed(url: str) -> None:
 
 
 def test_the_parts_of_a_url_are_those_of_the_request() -> None:
-    assert target("HTTPS://Example.COM/Hook?A=b") == Target(
+    assert target("HTTPS://Example.COM/Hook?A=b") == WebhookTarget(
         True, "example.com", 443, None, "/Hook?A=b"
     )
     assert target("https://example.com?a=b").path == "/?a=b"

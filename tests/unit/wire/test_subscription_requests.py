@@ -20,12 +20,12 @@ from semel.wire.subscriptions import (
     SubscriptionsQuery,
     no_deliveries,
     parse_ack,
-    parse_claim,
     parse_create,
     parse_link,
     parse_links_query,
     parse_release,
     parse_subscriptions_query,
+    parse_wake_claim,
     url_rejected,
 )
 from tests.unit.wire.builders import refused
@@ -216,9 +216,9 @@ def test_a_link_needs_streams(body: bytes, code: str) -> None:
 
 
 def test_a_worker_claims_a_wake_by_its_name() -> None:
-    assert parse_claim("s", JSON, b'{"worker":"w-1"}', now_ms=1) == ClaimWake(1, "s", "w-1")
+    assert parse_wake_claim("s", JSON, b'{"worker":"w-1"}', now_ms=1) == ClaimWake(1, "s", "w-1")
     for body in (b"", b"{}", b'{"worker":null}', b'{"worker":1}'):
-        assert refused(parse_claim("s", JSON, body, now_ms=1)) == (400, "bad_body")
+        assert refused(parse_wake_claim("s", JSON, body, now_ms=1)) == (400, "bad_body")
 
 
 # ---- acks ----------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from semel.wire.rendering import Response
 from semel.wire.subscriptions import (
     Signing,
     ack_response,
-    claim_response,
     control_response,
     created_response,
     delivery_body,
@@ -42,6 +41,7 @@ from semel.wire.subscriptions import (
     page_response,
     subscription_info,
     url_rejected,
+    wake_claim_response,
 )
 
 URL: Final = "https://example.com/hook"
@@ -169,7 +169,7 @@ def test_the_address_of_a_subscription_has_its_id_as_one_segment() -> None:
 
 def test_a_claim_has_the_token_and_the_snapshot() -> None:
     claim = ClaimView("s", "w_x", 4, worker="w-1", lease_ms=1_000, streams=LINKS[1:])
-    assert document(claim_response(claim, "t")) == {
+    assert document(wake_claim_response(claim, "t")) == {
         "wake_id": "w_x",
         "generation": 4,
         "token": "t",

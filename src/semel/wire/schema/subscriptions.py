@@ -39,7 +39,7 @@ class LinkRequest(Struct, frozen=True):
     streams: list[str]
 
 
-class ClaimRequest(Struct, frozen=True):
+class WakeClaimRequest(Struct, frozen=True):
     """The body of `POST /v1/stream/__ds/subscriptions/{id}/claim`."""
 
     worker: str
@@ -63,7 +63,7 @@ class WakeRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class ReleaseRequest(Struct, frozen=True):
-    """The body of `release`."""
+    """The body of a request that releases a wake."""
 
     wake_id: str
     generation: int
@@ -164,7 +164,7 @@ class AckResponse(Struct, frozen=True):
     next_wake: bool
 
 
-class Delivery(Struct, frozen=True):
+class DeliveryBody(Struct, frozen=True):
     """The body that a webhook receives."""
 
     subscription_id: str
