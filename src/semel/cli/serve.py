@@ -335,11 +335,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     listener = Listener()
     identities = OutsideIdentities(files.certificates, files.jwt)
     reload = FileReload(
-        serving.load,
-        listener,
-        identities,
-        tls_cert=serving.tls_cert,
-        config=serving.config,
+        serving.load, listener, identities, tls_cert=serving.tls_cert, config=serving.config
     )
     reload.on_hangup()
     try:  # bind first, because creating a data directory takes time and much disk space
@@ -353,8 +349,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
         await listener.drain(0.0)
         raise
     stop = _stop_requested()
-    host = f"[{serving.host}]" if ":" in serving.host else serving.host
-    origin = f"{'http' if files.tls is None else 'https'}://{host}:{port}"
+    origin = _origin(serving, files, port)
     limits = HttpLimits(
         body_bytes_max=serving.body_bytes_max,
         unread_bytes_per_address_max=serving.unread_bytes_per_address,
@@ -371,9 +366,6 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
         unread=unread,
         access=Access(engine, access, identities),
     )
-    # A page that reaches the server by a name of its own has no token, so names do not matter then.
-    hosts = (ANY,) if access.is_on else serving.allowed_host
-    browsers = BrowserRules(cors_origins=serving.cors_origin, allowed_hosts=hosts)
     raise_file_limit(limits)
     try:
         listener.start(
@@ -381,7 +373,7 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
             limits,
             unread=unread,
             ssl=files.tls,
-            browsers=browsers,
+            browsers=_browser_rules(serving, access),
             is_stranger=app.is_stranger,
         )
     except OSError as error:
@@ -397,12 +389,28 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     click.echo(f"listening on {origin}")
     await stop.wait()
     identities.close()
+    await _drain(listener, app, deliveries)
+    await engine.close()
+
+
+async def _drain(listener: Listener, app: App, deliveries: WebhookDeliveries) -> None:
+    """Send the responses to the requests that have come, and begin nothing new."""
     draining = asyncio.create_task(listener.drain(10.0))
     await asyncio.sleep(0)  # lets every connection mark its next response as its last
     app.drain()
     await deliveries.drain()
     await draining
-    await engine.close()
+
+
+def _origin(serving: ServeOptions, files: LoadedFiles, port: int) -> str:
+    host = f"[{serving.host}]" if ":" in serving.host else serving.host
+    return f"{'http' if files.tls is None else 'https'}://{host}:{port}"
+
+
+def _browser_rules(serving: ServeOptions, access: AccessSettings) -> BrowserRules:
+    # A page that reaches the server by a name of its own has no token, so names do not matter then.
+    hosts = (ANY,) if access.is_on else serving.allowed_host
+    return BrowserRules(cors_origins=serving.cors_origin, allowed_hosts=hosts)
 
 
 async def _prepare(engine: Engine, serving: ServeOptions, files: LoadedFiles) -> AccessSettings:
