@@ -23,7 +23,7 @@ from semel.model.commands import PositionMove, ProducerTag, SetPositions
 from semel.model.outcomes import Refusal
 from semel.model.topic_commands import DeleteTopic
 from tests.unit.broker.test_transactions import TxnBed
-from tests.unit.journal.test_verify_txns import Plant, planted
+from tests.unit.journal.test_verify_txns import Plant, damaged_rows, planted
 from tests.unit.machine.builders import create, fork
 from tests.unit.machine.topic_builders import (
     append_topic,
@@ -219,18 +219,8 @@ def test_what_a_command_could_have_stored_is_sound(plant: Plant) -> None:
 
 @pytest.mark.parametrize("table", ["topics", "groups", "members", "shares"])
 def test_a_damaged_or_missing_row_is_found(table: str) -> None:
-    for change in (lambda row: row[:-1] + bytes([row[-1] ^ 1]), None):
-        bed = rich_bed()
-        with bed.store.read() as view:
-            key, row = next(iter(view.scan(table)))
-        writer = bed.store.write()
-        if change is None:
-            writer.delete(table, key)
-        else:
-            writer.put(table, key, change(row))
-        writer.commit()
-        findings = verify(bed.disk, bed.store).findings
-        assert any(finding.message.startswith(f"table {table}") for finding in findings)
+    for findings in damaged_rows(rich_bed, table):
+        assert any(each.startswith(f"table {table}") for each in findings), findings
 
 
 def test_a_stream_that_is_no_partition_is_left_alone() -> None:

@@ -40,7 +40,7 @@ from semel.model.subscription_commands import (
 )
 from semel.model.topic_commands import CreateTopic
 from tests.unit.broker.test_transactions import TxnBed
-from tests.unit.journal.test_verify_txns import Plant, planted
+from tests.unit.journal.test_verify_txns import Plant, damaged_rows, planted
 
 encode = msgspec.msgpack.encode
 URL = "https://example.com"
@@ -258,17 +258,7 @@ def test_what_can_be_stored_is_sound(plant: Plant) -> None:
 
 @pytest.mark.parametrize("table", ["subscriptions", "wakes", "links"])
 def test_a_damaged_or_missing_row_is_found(table: str) -> None:
-    for change in (lambda row: row[:-1] + bytes([row[-1] ^ 1]), None):
-        bed = rich_bed()
-        with bed.store.read() as view:
-            key, row = next(iter(view.scan(table)))
-        writer = bed.store.write()
-        if change is None:
-            writer.delete(table, key)
-        else:
-            writer.put(table, key, change(row))
-        writer.commit()
-        findings = [finding.message for finding in verify(bed.disk, bed.store).findings]
+    for findings in damaged_rows(rich_bed, table):
         assert any(each.startswith(f"table {table}") for each in findings), findings
 
 

@@ -1,6 +1,6 @@
 """Verification of transactions in a checkpoint: planted damage is found and reported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -71,6 +71,21 @@ def planted(bed: TxnBed, plant: Plant) -> list[str]:
     tables.finish()
     writer.commit()
     return [finding.message for finding in verify(bed.disk, bed.store).findings]
+
+
+def damaged_rows(make: Callable[[], TxnBed], table: str) -> Iterator[list[str]]:
+    """Yield what `verify` finds if the first row of a table is damaged, and if it is missing."""
+    for change in (lambda row: row[:-1] + bytes([row[-1] ^ 1]), None):
+        bed = make()
+        with bed.store.read() as view:
+            key, row = next(iter(view.scan(table)))
+        writer = bed.store.write()
+        if change is None:
+            writer.delete(table, key)
+        else:
+            writer.put(table, key, change(row))
+        writer.commit()
+        yield [finding.message for finding in verify(bed.disk, bed.store).findings]
 
 
 def open_txn(bed: TxnBed) -> int:
