@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from semel.server.exchange import CONTINUE_RESPONSE, ConnectionOutput, Exchange
-from semel.server.http import Handler, HttpRefused, Request, internal_error, problem
+from semel.server.http import Handler, Head, HttpRefused, Request, internal_error
 from semel.server.limits_http import HttpLimits
 from semel.server.phases import (
     CONNECTION,
@@ -29,7 +29,7 @@ from semel.server.phases import (
     InputPhase,
 )
 from semel.server.request_body import PartialBody
-from semel.server.request_head import check_partial_head, head_too_large
+from semel.server.request_head import check_partial_head, head_too_large, head_too_slow
 from semel.server.tls_transport import TlsTransport
 from semel.server.unread_budget import UnreadAccount, client_address
 
@@ -91,8 +91,7 @@ class ServerConnection(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()  # exchanges whose responses are owed
         self._held_bytes = 0  # the size of the request bodies of those exchanges
         self.output: ConnectionOutput
-        # Deadlines.
-        self._clock = _UNSET
+        self._clock = _UNSET  # see above
 
     def _move(self, event: ConnectionEvent) -> None:
         self._phase = CONNECTION.next(self._phase, event)
@@ -112,8 +111,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport = self._tls = TlsTransport(self._transport)
         # Resume only when the buffer is empty, because its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
-        address = client_address(transport.get_extra_info("peername"))
-        account = self._registry.unread.open(address)
+        account = self._registry.unread.open(client_address(transport.get_extra_info("peername")))
         self.output = ConnectionOutput(self._transport, self._limits, account)
         self._registry.enter(self)
 
@@ -225,7 +223,7 @@ class ServerConnection(asyncio.Protocol):
         if 0 <= length <= len(data) - position:
             if length:
                 request.body = data[position : position + length]
-                self._hold(length)
+                self._hold(length, request.head)
             self._dispatch(request)
             return position + length
         is_expecting = request.head.is_expecting and position == len(data)
@@ -258,7 +256,7 @@ class ServerConnection(asyncio.Protocol):
         if self._phase is _CONTINUE:
             self._move(ConnectionEvent.BODY_RECEIVED)
         position, grown = body.take(data, position)
-        self._hold(grown)
+        self._hold(grown, body.request.head)
         if body.is_complete:
             self._body = None
             self._dispatch(body.request)
@@ -275,6 +273,7 @@ class ServerConnection(asyncio.Protocol):
         self.output.account.is_short = False
         lines = self._registry.prefixes.by_cors[head.cors]
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
+        exchange.is_control = head.is_control
         self._waiting.append(exchange)
         try:
             self._handler(request, exchange)
@@ -300,11 +299,11 @@ class ServerConnection(asyncio.Protocol):
 
     # ---- back-pressure -------------------------------------------------------------------------
 
-    def _hold(self, count: int) -> None:
+    def _hold(self, count: int, head: Head) -> None:
         self._held_bytes += count
         self._registry.held_bytes += count
         if self._registry.held_bytes > self._limits.held_bytes_max:
-            raise HttpRefused(503, "overloaded", "too many request bodies wait to be stored")
+            raise HttpRefused(503, "overloaded", "too many request bodies wait to be stored", head)
 
     def _is_overfull(self) -> bool:
         """Return True if reading must pause until responses are sent. A body is always read."""
@@ -380,10 +379,11 @@ class ServerConnection(asyncio.Protocol):
 
     def refuse(self, refused: HttpRefused) -> None:
         """Send all owed responses, then the refusal, then close the connection."""
-        cors = refused.cors if self._body is None else self._body.request.head.cors
+        source = refused if self._body is None else self._body.request.head
         self._end_reading(ConnectionEvent.READING_ENDED)
-        self._waiting.append(Exchange(self, self._registry.prefixes.by_cors[cors], closes=True))
-        self._waiting[-1].send(problem(refused))
+        lines = self._registry.prefixes.by_cors[source.cors]
+        self._waiting.append(Exchange(self, lines, closes=True, is_control=source.is_control))
+        self._waiting[-1].refuse(refused)
 
     # ---- closing -------------------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class ServerConnection(asyncio.Protocol):
                 self.refuse(HttpRefused(408, "request_timeout", "the body arrives too slowly"))
         elif elapsed > self._limits.seconds_in(self._phase):
             if self._phase is ConnectionPhase.HEAD:
-                self.refuse(HttpRefused(408, "request_timeout", "the headers arrive too slowly"))
+                self.refuse(head_too_slow(self._buffer))
             elif self._phase > _BODY:
                 self.abort()
             elif not self._waiting:

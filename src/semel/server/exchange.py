@@ -14,6 +14,7 @@ from semel.broker.settings import Clock
 from semel.model.rights import Caller
 from semel.server.http import (
     Headers,
+    HttpRefused,
     Response,
     ResponseStream,
     SharedBytes,
@@ -236,6 +237,7 @@ class Exchange(Struct, eq=False, gc=False):
     _is_modern: bool = True
     closes: bool = False
     body_bytes: int = 0
+    is_control: bool = False  # errors have the form of the addresses of subscriptions
     phase: ExchangePhase = _WAITING
     _is_chunked: bool = False
     _omits_body: bool = False
@@ -324,11 +326,15 @@ class Exchange(Struct, eq=False, gc=False):
             raise ValueError("a response header contains a line end or a NUL character")
         return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
+    def refuse(self, refused: HttpRefused) -> None:
+        """Send the response to a refused request."""
+        self.send(problem(refused, is_control=self.is_control))
+
     def fail(self) -> None:
         """Close the connection after a failure. If no response has begun, first send 500."""
         self.closes = True
         if self.phase is _WAITING:
-            self.send(problem(internal_error()))
+            self.refuse(internal_error())
         elif self.phase is _STREAMING:
             self._line.abort()
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from semel.model.rights import Caller
 from semel.server.unread_budget import UnreadAccount
+from semel.wire.control_errors import control_problem
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
 from semel.wire.requests import AppendPlan
@@ -57,6 +58,7 @@ class Head(Struct, gc=False, eq=False):
     # request is refused.
     cors: str = ""
     refusal: Problem | None = None
+    is_control: bool = False  # the address is one of subscriptions, whose errors have a form
     plan: AppendPlan | None = None
     topic_plan: TopicPlan | None = None  # the same for appends to a topic
     # Who sends the requests with this head, if the header Authorization names a valid caller. The
@@ -189,15 +191,17 @@ Handler = Callable[[Request, Responder], None]
 class HttpRefused(Exception):
     """Raised to refuse a request. The connection sends the refusal as a response, then closes.
 
-    `cors` is that of the request head, if the head was parsed before the request was refused.
+    `cors` and `is_control` are those of the request head, if the head was parsed before the request
+    was refused. Of another head, `is_control` is set by its beginning.
     """
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, head: Head | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
-        self.cors = ""
+        self.cors = "" if head is None else head.cors
+        self.is_control = head is not None and head.is_control
 
 
 def malformed(message: str) -> HttpRefused:
@@ -210,9 +214,10 @@ def internal_error() -> HttpRefused:
     return HttpRefused(500, "internal_error", "the server failed during this request; see its log")
 
 
-def problem(refused: HttpRefused) -> Response:
-    """Return the response to a refused request."""
-    return problem_response(refused_problem(refused))
+def problem(refused: HttpRefused, *, is_control: bool = False) -> Response:
+    """Return the response to a refused request, in the form of its address."""
+    response_of = control_problem if is_control else problem_response
+    return response_of(refused_problem(refused))
 
 
 def refused_problem(refused: HttpRefused) -> Problem:

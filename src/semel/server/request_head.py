@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from semel.server.browsers import BrowserPolicy
 from semel.server.http import Head, HttpRefused, Request, malformed
 from semel.server.limits_http import HttpLimits
+from semel.wire.routes import is_control
 
 CHUNKED: Final = -1
 LENGTH_DIGITS_MAX: Final = 18
@@ -31,6 +32,7 @@ _HOST: Final = re.compile(
 _BEGINNING: Final = frozenset(
     rb"!#$%&'*+-.^_`|~0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
 )
+_ORIGIN: Final = re.compile(r"[A-Za-z]+://[^/?]*")  # of an absolute target
 
 _MEMO_LINES_MAX: Final = 4096
 _MEMO_LINE_BYTES_MAX: Final = 256
@@ -127,6 +129,7 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
         is_modern=is_modern,
         is_head=method == "HEAD",
         closes=not keeps_alive(headers.get("connection"), is_modern),
+        is_control=is_control(path),
     )
 
 
@@ -167,11 +170,32 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
 
 def head_too_large(raw: bytes, limits: HttpLimits) -> HttpRefused:
     """Return the refusal for a head that is too long: 414 if the URL is too long, else 431."""
-    words = raw.partition(b"\r\n")[0].split(b" ")
-    if len(words) > 1 and len(words[1]) > limits.url_bytes_max:
-        return _url_too_long(limits)
-    message = f"the headers are longer than {limits.head_bytes_max} bytes"
-    return HttpRefused(431, "headers_too_large", message)
+    if len(_target_in(raw)) > limits.url_bytes_max:
+        refused = _url_too_long(limits)
+    else:
+        message = f"the headers are longer than {limits.head_bytes_max} bytes"
+        refused = HttpRefused(431, "headers_too_large", message)
+    return for_head(refused, raw)
+
+
+def head_too_slow(partial: bytes) -> HttpRefused:
+    """Return the refusal for a head that does not become complete in time."""
+    refused = HttpRefused(408, "request_timeout", "the headers arrive too slowly")
+    return for_head(refused, partial)
+
+
+def for_head(refused: HttpRefused, raw: bytes) -> HttpRefused:
+    """Return a refusal in the form of the address in a head, which can be malformed or partial."""
+    target = _target_in(raw).decode("latin-1")
+    origin = _ORIGIN.match(target)
+    refused.is_control = is_control(target[origin.end() if origin else 0 :].partition("?")[0])
+    return refused
+
+
+def _target_in(raw: bytes) -> bytes:
+    """Return the second word of the first line, or nothing."""
+    words = raw.removeprefix(b"\r\n").partition(b"\r\n")[0].split(b" ", 2)
+    return words[1] if len(words) > 1 else b""
 
 
 def _url_too_long(limits: HttpLimits) -> HttpRefused:
@@ -184,7 +208,10 @@ def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
         return
     if partial[0] not in _BEGINNING:
         raise malformed("the request line is malformed")
-    check_line_ends(partial)
+    try:
+        check_line_ends(partial)
+    except HttpRefused as refused:
+        raise for_head(refused, partial) from None
     if len(partial) >= limits.head_bytes_max:
         raise head_too_large(partial, limits)
 
@@ -225,11 +252,10 @@ def body_length(head: Head, limits: HttpLimits) -> int:
     return count
 
 
-def body_too_large(limits: HttpLimits) -> HttpRefused:
+def body_too_large(limits: HttpLimits, head: Head | None = None) -> HttpRefused:
     """Return the refusal for a body that is too large."""
-    return HttpRefused(
-        413, "body_too_large", f"a request body can have at most {limits.body_bytes_max} bytes"
-    )
+    message = f"a request body can have at most {limits.body_bytes_max} bytes"
+    return HttpRefused(413, "body_too_large", message, head)
 
 
 def keeps_alive(connection: str | None, is_modern: bool) -> bool:
@@ -338,19 +364,20 @@ class HeadCache:
             return Request(head), count
         count = int(length) if length else 0
         if count > self._limits.body_bytes_max:
-            refused = body_too_large(self._limits)
-            refused.cors = cached.cors
-            raise refused
+            raise body_too_large(self._limits, cached)
         return Request(cached, b"", length, seq, key), count
 
     def _parse(self, raw: bytes) -> tuple[Head, int]:
-        head = parse_head(raw, self._limits)
+        try:
+            head = parse_head(raw, self._limits)
+        except HttpRefused as refused:
+            raise for_head(refused, raw) from None
         self._policy.apply(head)
         try:
             count = body_length(head, self._limits)
             head.is_expecting = expects_continue(head)
         except HttpRefused as refused:
-            refused.cors = head.cors
+            refused.cors, refused.is_control = head.cors, head.is_control
             raise
         return head, count
 
