@@ -231,6 +231,8 @@ class WakeHistory:
             self._in_flight(event.id, command)
             is_late = command.generation != known.generation
             demand(not is_late, f"{command} changes generation {known.generation}")
+            if isinstance(command, sub_ask.NoteDelivery) and command.wake_id is not None:
+                demand(command.wake_id == known.wake_id, f"{command} changes {known.wake_id}")
 
     def _demand_current(self, ack: WakeAck, command: EngineCommand) -> None:
         known = self._in_flight(ack.id, command)

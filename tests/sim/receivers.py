@@ -96,9 +96,12 @@ class Receivers:
         luck = self._rng.random()
         if luck < self._failures:
             error = self._rng.choice(["status 500", "no response"])
-            return self._workload.noted(now_ms, delivery.id, delivery.generation, error)
+            wake = delivery.id, delivery.wake_id, delivery.generation
+            return self._workload.noted(now_ms, *wake, error=error)
         if luck < self._failures + (1 - self._failures) / 3:
-            return NoteDelivery(now_ms, delivery.id, delivery.generation, None)
+            return NoteDelivery(
+                now_ms, delivery.id, delivery.generation, None, wake_id=delivery.wake_id
+            )
         return done(now_ms, delivery)
 
     def written(self, command: EngineCommand, model: Model, monotonic_ms: int) -> None:

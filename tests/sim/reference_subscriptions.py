@@ -420,7 +420,8 @@ class Subscriptions:
         wake = subscription.wake
         if subscription.configuration.type != WEBHOOK:
             return sub_out.WrongType(subscription.configuration.type)
-        if wake is None or c.generation != subscription.generation:
+        is_other = wake is not None and c.wake_id not in (None, wake.id)
+        if wake is None or is_other or c.generation != subscription.generation:
             return sub_out.Fenced(c.id, subscription.generation)
         if c.error is None:
             if wake.attempts:

@@ -290,17 +290,19 @@ class SubscriptionWorkload:
 
     def _note(self, model: Model, now_ms: int, name: str) -> EngineCommand:
         rng = self._rng
-        _, _, generation = self.wake_of(model, name)
-        return self.noted(now_ms, name, generation, None if rng.random() < 0.3 else "status 500")
+        wake = self.wake_of(model, name)
+        return self.noted(now_ms, *wake, error=None if rng.random() < 0.3 else "status 500")
 
     def noted(
-        self, now_ms: int, name: str, generation: int, error: str | None
+        self, now_ms: int, name: str, wake_id: str, generation: int, *, error: str | None
     ) -> sub_ask.NoteDelivery:
         """Return the record of a delivery, with a maximum of attempts and a Retry-After."""
         attempts_max, later_ms = self._rng.choice(ATTEMPTS_MAX), 0
         if error is not None and self._rng.random() < 0.2:
             later_ms = self._rng.choice([1, 30_000, 3_600_000])
-        return sub_ask.NoteDelivery(now_ms, name, generation, error, attempts_max, later_ms)
+        return sub_ask.NoteDelivery(
+            now_ms, name, generation, error, attempts_max, later_ms, wake_id
+        )
 
     def _commit(self, model: Model, now_ms: int, name: str) -> EngineCommand:
         """Commit an output together with acks, as an exactly-once worker does."""

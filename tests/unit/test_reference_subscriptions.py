@@ -414,7 +414,9 @@ def test_only_deliveries_of_the_wake_in_flight_are_recorded(at_work: Model) -> N
     assert unchanged(at_work, failed()) == sub_out.WrongType(PULL_WAKE)
     model = model_of(create("s"), webhook("s"), append(path="s"), issue())
     assert unchanged(model, failed(generation=0)) == sub_out.Fenced("a", 1)
-    fine = sub_ask.NoteDelivery(0, "a", 1, None)
+    other = sub_ask.NoteDelivery(0, "a", 1, None, wake_id="w_other")
+    assert unchanged(model, other) == sub_out.Fenced("a", 1)
+    fine = sub_ask.NoteDelivery(0, "a", 1, None, wake_id="w_1")
     assert unchanged(model, fine) == sub_out.WakeChanged()
 
 

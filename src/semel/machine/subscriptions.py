@@ -444,7 +444,8 @@ def decide_note_delivery(state: State, command: NoteDelivery) -> Decision:
     row, wake = subscription.row, subscription.wake
     if row.type != WEBHOOK:
         return Decision(WrongType(row.type))
-    if not wake.wake_id or wake.generation != command.generation:
+    is_current = wake.generation == command.generation and command.wake_id in (None, wake.wake_id)
+    if not wake.wake_id or not is_current:
         return Decision(Fenced(command.id, wake.generation))
     if command.error is None:
         event = DeliveryNoted(command.id, 0) if wake.attempts else None

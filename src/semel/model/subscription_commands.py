@@ -140,7 +140,8 @@ class NoteDelivery(Struct, frozen=True, gc=False):
     """Record that a delivery of a wake has failed or, with `error` None, that it has succeeded.
 
     After `attempts_max` failures in a row, the subscription is suspended. The wake is not delivered
-    again before `retry_after_ms` have passed.
+    again before `retry_after_ms` have passed. `wake_id` is the id of the wake that was delivered: a
+    new subscription with the id of a deleted one can have a wake with the same generation.
     """
 
     now_ms: int
@@ -149,6 +150,7 @@ class NoteDelivery(Struct, frozen=True, gc=False):
     error: str | None
     attempts_max: int = NUMBER_MAX
     retry_after_ms: int = 0
+    wake_id: str | None = None  # None if it is not known
 
 
 class ResumeSubscription(Struct, frozen=True, gc=False):
@@ -196,7 +198,7 @@ def invalid_subscription_field(command: SubscriptionCommand) -> str | None:
         case ReleaseWake():
             return _in_wake(command.wake_id, command.generation)
         case ExpireWake() | NoteDelivery():
-            return None if is_number(command.generation) else "generation"
+            return _in_report(command)
         case _:
             return None
 
@@ -246,6 +248,14 @@ def invalid_wake_acks(wakes: Collection[WakeAck]) -> str | None:
 def _in_wake(wake_id: str, generation: int) -> str | None:
     return first_invalid(
         ("wake_id", is_name(wake_id, WAKE_ID_BYTES_MAX)), ("generation", is_number(generation))
+    )
+
+
+def _in_report(command: ExpireWake | NoteDelivery) -> str | None:
+    wake_id = command.wake_id if isinstance(command, NoteDelivery) else None
+    return first_invalid(
+        ("wake_id", is_optional_name(wake_id, WAKE_ID_BYTES_MAX)),
+        ("generation", is_number(command.generation)),
     )
 
 

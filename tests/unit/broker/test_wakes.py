@@ -1,5 +1,7 @@
 """Wakes in the running process: when they are issued, leases, and the delays of deliveries."""
 
+from typing import Any
+
 import pytest
 
 from semel.broker.wakes import Wakes, retry_ms
@@ -61,7 +63,7 @@ class WakeBed(Bed):
     def wake(self, name: str) -> WakeRow:
         return self.broker.state.subscriptions.by_id[name].wake
 
-    def note(self, name: str, error: str | None, **options: int) -> Outcome:
+    def note(self, name: str, error: str | None, **options: Any) -> Outcome:
         generation = self.wake(name).generation
         return self.execute(NoteDelivery(self.now_ms, name, generation, error, **options))
 
@@ -405,6 +407,22 @@ def test_a_deleted_subscription_is_not_delivered() -> None:
     bed.wakes._retries.start("hook", 0)
     bed.wakes.offer_due()
     assert bed.wakes.take_deliveries(1) == []
+
+
+@pytest.mark.parametrize("error", [None, "status 500"])
+def test_a_late_delivery_to_a_deleted_subscription_starts_no_time_of_a_new_one(
+    error: str | None,
+) -> None:
+    bed = woken()
+    bed.wakes.take_deliveries(1)
+    old = bed.wake("hook")
+    late = NoteDelivery(bed.now_ms, "hook", old.generation, error, 1, wake_id=old.wake_id)
+    bed.execute(DeleteSubscription(bed.now_ms, "hook"))
+    bed.subscribe("hook")
+    bed.execute(bed.append())
+    assert bed.execute(late) == Fenced("hook", old.generation)
+    assert (bed.wakes.leased, bed.wake("hook").is_suspended) == (0, False)
+    assert bed.wakes.take_deliveries(1) == ["hook"]
 
 
 def test_after_a_restart_wakes_in_flight_are_delivered_again_with_their_generation() -> None:

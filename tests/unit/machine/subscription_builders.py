@@ -89,7 +89,7 @@ def expire(name: str = "h", *, generation: int = 1, elapsed_ms: int = 30_000) ->
     return ExpireWake(0, name, generation, elapsed_ms)
 
 
-def failed(error: str | None = "no answer", name: str = "h", **more: int) -> NoteDelivery:
+def failed(error: str | None = "no answer", name: str = "h", **more: Any) -> NoteDelivery:
     """Return a command that records a delivery of the first wake, if `more` says nothing else."""
     return NoteDelivery(0, name, **{"generation": 1, **more}, error=error)
 

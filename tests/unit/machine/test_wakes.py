@@ -442,6 +442,20 @@ def test_a_delivery_of_a_wake_that_is_not_in_flight_is_fenced() -> None:
     assert unchanged(machine, failed()) == Fenced("h", 1)
 
 
+@pytest.mark.parametrize("error", [None, "no answer"])
+def test_a_late_delivery_to_a_deleted_subscription_is_not_that_of_a_new_one(
+    error: str | None,
+) -> None:
+    machine = woken()
+    late = replace(failed(error), wake_id=machine.wake().wake_id, attempts_max=1)
+    machine.issues = False
+    for command in (delete(), hook("h", "s"), append(), IssueWake(0, "h", "w_new")):
+        machine.execute(command)
+    assert machine.wake().generation == late.generation
+    assert unchanged(machine, late) == Fenced("h", 1)
+    assert machine.execute(replace(late, wake_id="w_new")) == WakeChanged()
+
+
 # ---- W12 -----------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,7 @@ def long(count: int) -> str:
         ReleaseWake(0, "p", "w_1", limits.NUMBER_MAX),
         ExpireWake(0, "h", 0, 0),
         NoteDelivery(0, "h", 1, None),
+        NoteDelivery(0, "h", 1, None, wake_id=long(limits.WAKE_ID_BYTES_MAX)),
         ResumeSubscription(0, "h"),
     ],
 )
@@ -105,6 +106,7 @@ def test_a_command_within_the_limits_is_valid(command: SubscriptionCommand) -> N
         (ReleaseWake(0, "h", "w", 1), {"generation": -1}, "generation"),
         (ExpireWake(0, "h", 1, 0), {"generation": limits.NUMBER_MAX + 1}, "generation"),
         (NoteDelivery(0, "h", 1, ""), {"generation": -1}, "generation"),
+        (NoteDelivery(0, "h", 1, "", wake_id="w"), {"wake_id": ""}, "wake_id"),
     ],
 )
 def test_an_invalid_field_is_named(
