@@ -22,13 +22,12 @@ from typing import Any
 from fastapi import FastAPI
 
 import semel
-from semel.client.subscription_values import WakeBatch
 from semel.webhooks import WebhookReceiver
 
 client = semel.AsyncClient(os.environ.get("SEMEL_URL", "http://127.0.0.1:4437"))
 
 
-def bill(batch: WakeBatch) -> dict[str, list[object]]:
+def bill(batch: semel.WakeBatch) -> dict[str, list[object]]:
     """Return the bills for orders. They are stored together with what was processed."""
     orders = [message.value for message in batch]
     return {"bills": [{"order": o["id"], "total": o["pieces"] * o["price"]} for o in orders]}

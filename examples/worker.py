@@ -14,7 +14,6 @@ import signal
 import sys
 
 import semel
-from semel.client.subscription_values import WakeBatch
 
 
 def main(url: str) -> None:
@@ -27,7 +26,7 @@ def main(url: str) -> None:
         )
 
         @client.subscriptions.worker("billing")
-        def bill(batch: WakeBatch) -> dict[str, list[object]]:
+        def bill(batch: semel.WakeBatch) -> dict[str, list[object]]:
             orders = [message.value for message in batch]
             return {
                 "bills": [{"order": o["id"], "total": o["pieces"] * o["price"]} for o in orders]

@@ -68,7 +68,7 @@ NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "async_driver": "sync_driver",
     "async_producer": "sync_producer",
     "async_transform": "sync_transform",
-    "async_wake_outputs": "sync_wake_outputs",
+    "async_wake_call": "sync_wake_call",
     "async_workers": "sync_workers",
 }
 # Without `async`, comprehensions and loops remain that ruff replaces: UP028 and C416.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from semel.client.aio.client import AsyncClient
     from semel.client.credentials import context
     from semel.client.local import local
+    from semel.client.subscription_values import WakeBatch
     from semel.client.sync.client import Client
     from semel.client.topic_values import Keyed
     from semel.client.transport import CLIENT_DEFAULT
@@ -27,6 +28,7 @@ __all__ = [
     "Keyed",
     "Message",
     "SemelError",
+    "WakeBatch",
     "__version__",
     "context",
     "errors",
@@ -41,6 +43,7 @@ _HOMES = {
     "Keyed": "semel.client.topic_values",
     "Message": "semel.client.values",
     "SemelError": "semel.model.errors",
+    "WakeBatch": "semel.client.subscription_values",
     "context": "semel.client.credentials",
     "local": "semel.client.local",
 }

@@ -1,10 +1,14 @@
 """Workers and receivers with the rights that the page says they need, and no more."""
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from semel import Client, errors
+from semel.client.subscription_values import WakeBatch
+from semel.webhooks import receiver
 from tests.integration.asgi import served, wait_for
 from tests.integration.test_subscriptions_client import JSON, Names, copies, values
 from tests.integration.test_webhook_receiver import Application
@@ -82,4 +86,23 @@ def test_a_receiver_acks_with_the_token_of_the_delivery(
         admin.stream(names.input()).append(1)
         wait_for(lambda: values(admin, names.out), "an output")
         wait_for(lambda: not admin.subscriptions.show(names.id).pending_count, "an ack")
+    assert values(admin, names.out) == [1]
+
+
+def test_a_receiver_that_may_not_ask_for_the_lease_keeps_its_wake(
+    guarded: TokenServer, admin: Client, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 0.1)
+    prepared(admin, names)
+    rights = [f"stream:{names.base}/*:read", f"stream:{names.out}:write"]
+
+    def slow(batch: WakeBatch) -> dict[str, list[Any]]:
+        threading.Event().wait(2.5)  # longer than two leases
+        return {names.out: [batch.generation]}
+
+    app = Application(guarded.url, slow, token=token(guarded, *rights), subscriptions=[names.id])
+    with served(app) as url:
+        admin.subscriptions.create(names.id, pattern=names.pattern, webhook_url=url, lease=1)
+        admin.stream(names.input()).append(1)
+        wait_for(lambda: values(admin, names.out), "an output")
     assert values(admin, names.out) == [1]

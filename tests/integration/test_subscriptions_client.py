@@ -388,6 +388,43 @@ def test_a_wake_that_takes_longer_than_its_lease_is_kept(server: Server, names: 
         assert values(client, names.out) == [1]
 
 
+def test_a_plain_function_of_an_async_client_keeps_its_wake(server: Server, names: Names) -> None:
+    """It runs in a thread. In the event loop it would stop the heartbeats."""
+
+    def slow(batch: WakeBatch) -> dict[str, list[Any]]:
+        threading.Event().wait(2.5)  # longer than two leases
+        return {names.out: [batch.generation]}
+
+    with client_of("async", server.url) as client:
+        created(client, names, lease=1)
+        client.stream(names.input()).append(1)
+        assert worker(client, names, slow).run(live=False) == 1
+        assert values(client, names.out) == [1]
+
+
+def test_a_worker_says_that_it_has_lost_its_wake(
+    client: Any, names: Names, caplog: pytest.LogCaptureFixture
+) -> None:
+    created(client, names)
+    client.stream(names.input()).append(1)
+    calls = Counter[str]()
+
+    def loses(batch: WakeBatch) -> dict[str, list[Any]]:
+        calls["loses"] += 1
+        if calls["loses"] == 1:  # as if the lease had expired
+            with Client(client.url) as other:
+                other.subscriptions.delete(names.id)
+                created(other, names)
+                other.stream(names.input()).append(2)
+        return {names.out: [message.value for message in batch]}
+
+    assert worker(client, names, loses, name="me").run(live=False) == 1
+    assert values(client, names.out) == [2]
+    (record,) = caplog.records
+    assert f"me has lost the wake 1 of the subscription {names.id}" in record.message
+    assert "its outputs were dropped" in record.message
+
+
 def test_a_worker_that_has_lost_its_wake_stores_nothing(server: Server, names: Names) -> None:
     with Client(server.url) as client:
         created(client, names, lease=1)

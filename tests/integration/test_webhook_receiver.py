@@ -153,8 +153,13 @@ def test_a_function_that_fails_gets_the_messages_again(
         assert calls["fails"] == 2
 
 
+@pytest.mark.parametrize("options", [{"lease": 1}, {}], ids=["given", "of_the_subscription"])
 def test_a_wake_that_takes_longer_than_its_lease_is_kept(
-    server: Server, client: Client, names: Names, monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    client: Client,
+    names: Names,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
 ) -> None:
     """The delivery is answered before the end, and heartbeats renew the lease from then on."""
     monkeypatch.setattr(receiver, "ANSWER_SECONDS", 0.1)
@@ -165,7 +170,7 @@ def test_a_wake_that_takes_longer_than_its_lease_is_kept(
         may_end.wait(PATIENCE_SECONDS)
         return {names.out: [batch.generation]}
 
-    with receiving(server.url, names, slow, lease=1) as (app, hook):
+    with receiving(server.url, names, slow, **options) as (app, hook):
         subscribed(client, names, hook, lease=1)
         client.stream(names.input()).append(1)
         assert begun.wait(PATIENCE_SECONDS)

@@ -32,6 +32,7 @@ from semel.client.subscription_values import (
     commit_acks,
 )
 from semel.client.transport import random_id
+from semel.model.limits import LEASE_MS_MAX, LEASE_MS_MIN
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.wire.paths import SUBSCRIPTIONS, WEBHOOK_KEYS
 
@@ -60,6 +61,14 @@ class SubscriptionConfig(Struct, frozen=True):
             raise ValueError("pass either webhook_url or wake_stream")
         if self.pattern is None and not self.streams:
             raise ValueError("a subscription follows nothing; pass a pattern, or streams")
+        if self.wake_stream in self.streams:
+            raise ValueError(f"{self.wake_stream} is the wake stream, so it cannot be followed")
+        lease = self.lease_ttl_ms
+        if lease is not None and not LEASE_MS_MIN <= lease <= LEASE_MS_MAX:
+            raise ValueError(
+                f"lease={lease / 1000:g} is invalid; expected from {LEASE_MS_MIN / 1000:g} to"
+                f" {LEASE_MS_MAX / 1000:g} seconds"
+            )
         members = {
             "type": PULL_WAKE if self.webhook_url is None else WEBHOOK,
             "pattern": self.pattern,
@@ -104,7 +113,7 @@ def create_subscription(
     """
     body = msgspec.json.encode(config.document())
     request = Request("PUT", _target(site, name), _JSON, body)
-    exchange = yield from _sent(site, request)
+    exchange = yield from _sent(site, request, name)
     response = exchange.expect(200, 201)
     if response.status == 200 and not (exist_ok or exchange.was_lost):
         raise errors.SubscriptionExists(
@@ -123,7 +132,7 @@ def show_subscription(
 ) -> Flow[SubscriptionState]:
     """Return a subscription with its first streams, or those after `streams_after`."""
     target = _target(site, name) + query(streams_after=streams_after, streams_limit=streams_limit)
-    exchange = yield from _sent(site, Request("GET", target), RetrySafety.READ)
+    exchange = yield from _sent(site, Request("GET", target), name, RetrySafety.READ)
     return decoded(exchange.expect(200), SubscriptionState)
 
 
@@ -141,7 +150,7 @@ def list_subscriptions(
 ) -> Flow[SubscriptionList]:
     """Return the subscriptions whose ids begin with `prefix`, after the id `after`."""
     target = _target(site) + query(prefix=prefix or None, after=after, limit=_LISTING_COUNT)
-    exchange = yield from _sent(site, Request("GET", target), RetrySafety.READ)
+    exchange = yield from _sent(site, Request("GET", target), safety=RetrySafety.READ)
     page = decoded(exchange.expect(200), SubscriptionList)
     require_progress(page.next, after)
     return page
@@ -157,27 +166,27 @@ def link_streams(site: ServerConfig, name: str, paths: Iterable[str]) -> Flow[No
     """Let a subscription follow more streams, from their present ends on."""
     body = msgspec.json.encode({"streams": list(paths)})
     request = Request("POST", _target(site, name, "streams"), _JSON, body)
-    (yield from _sent(site, request)).expect(204, 200)
+    (yield from _sent(site, request, name)).expect(204, 200)
 
 
 def unlink_streams(site: ServerConfig, name: str, paths: Iterable[str]) -> Flow[None]:
     """Let a subscription no longer name streams. Those that its pattern matches stay."""
     for path in paths:
         request = Request("DELETE", _target(site, name, "streams", path))
-        (yield from _sent(site, request)).expect(204, 200)
+        (yield from _sent(site, request, name)).expect(204, 200)
 
 
 def resume_subscription(site: ServerConfig, name: str) -> Flow[None]:
     """End the suspension of a subscription."""
     request = Request("POST", _target(site, name, "resume"), _JSON, b"{}")
-    (yield from _sent(site, request)).expect(204, 200)
+    (yield from _sent(site, request, name)).expect(204, 200)
 
 
 def fetch_webhook_keys(site: ServerConfig) -> Flow[bytes]:
     """Return the JWKS document with the keys that verify the signatures of deliveries."""
     address = site.address
     target = address.target(address.stream_path + WEBHOOK_KEYS.removeprefix(STREAM_PATH))
-    exchange = yield from _sent(site, Request("GET", target), RetrySafety.READ)
+    exchange = yield from _sent(site, Request("GET", target), safety=RetrySafety.READ)
     return exchange.expect(200).body
 
 
@@ -191,7 +200,8 @@ def claim_wake(site: ServerConfig, name: str, worker: str) -> Flow[WakeInfo]:
     same worker, its `applied` is "unknown".
     """
     body = msgspec.json.encode({"worker": worker})
-    exchange = yield from _sent(site, Request("POST", _target(site, name, "claim"), _JSON, body))
+    request = Request("POST", _target(site, name, "claim"), _JSON, body)
+    exchange = yield from _sent(site, request, name)
     if exchange.response.status >= 400:
         error = exchange.error()
         is_own = isinstance(error, errors.AlreadyClaimed) and error.current_holder == worker
@@ -241,7 +251,7 @@ def _with_token(
         msgspec.json.encode(document),
         bearer=wake.token,
     )
-    exchange = yield from _sent(site, request)
+    exchange = yield from _sent(site, request, wake.subscription)
     if exchange.response.status >= 400:
         error = exchange.error()
         if exchange.was_lost and isinstance(error, errors.WakeFenced):
@@ -254,6 +264,8 @@ def _with_token(
 
 
 def _target(site: ServerConfig, *names: str) -> str:
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"the id of a subscription is a str, not a {type(names[0]).__name__}")
     if not all(names):
         raise ValueError("the id of a subscription, and the path of a stream, must not be empty")
     address = site.address
@@ -261,12 +273,22 @@ def _target(site: ServerConfig, *names: str) -> str:
 
 
 def _sent(
-    site: ServerConfig, request: Request, safety: RetrySafety = RetrySafety.REPEATABLE
+    site: ServerConfig,
+    request: Request,
+    name: str | None = None,
+    safety: RetrySafety = RetrySafety.REPEATABLE,
 ) -> Flow[Exchanged]:
-    """Send a request. Raises NotSupported if the server has no subscriptions."""
+    """Send a request, about the subscription `name` if there is one.
+
+    Raises SubscriptionNotFound, and NotSupported if the server has no subscriptions.
+    """
     exchange = yield from ask(request, safety, retries=site.retries)
     if exchange.response.status in (404, 405):
         error = exchange.error()
+        if isinstance(error, errors.SubscriptionNotFound) and name is not None:
+            raise errors.SubscriptionNotFound(
+                f"there is no subscription {name}", status=404, facts=error.facts
+            )
         if not isinstance(error, errors.SubscriptionRefused):
             raise errors.NotSupported(
                 f"this server does not support the call: {error.message}",

@@ -6,8 +6,8 @@ several, exactly one is stored. If not all messages fit into one commit, the res
 wake.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -24,9 +24,6 @@ from semel.client.values import NOW, START, Message, ordinal_of
 from semel.model.limits import MIB
 from semel.model.offsets import print_offset
 
-SyncWakeFunction = Callable[[WakeBatch], Outputs | None]
-AsyncWakeFunction = Callable[[WakeBatch], Outputs | Awaitable[Outputs | None] | None]
-
 BATCH_MESSAGES_MAX: Final = 1_000
 _BATCH_BYTES_MAX: Final = 16 * MIB
 _POLL_SECONDS: Final = 5.0  # if the wake stream cannot be read
@@ -35,17 +32,6 @@ _IDLE_SECONDS_MAX: Final = 1.0
 _FOREIGN_PAGES_MAX: Final = 20
 _BACKOFF_SECONDS_MAX: Final = 10.0
 _BAD_BODY: Final = "bad_body"  # the code of a refusal because of a message
-
-
-def sync_wake_outputs(function: SyncWakeFunction, batch: WakeBatch) -> Outputs | None:
-    """Call the function with the batch and return its outputs."""
-    return function(batch)
-
-
-async def async_wake_outputs(function: AsyncWakeFunction, batch: WakeBatch) -> Outputs | None:
-    """Call the function with the batch and return its outputs. Await them if necessary."""
-    outputs = function(batch)
-    return await outputs if isinstance(outputs, Awaitable) else outputs
 
 
 class WorkerSettings(Struct, frozen=True):
@@ -225,24 +211,6 @@ def _ordinal(offset: str) -> int:
 
 
 # ---- committing ----------------------------------------------------------------------------------
-
-
-def check_wake_outputs(outputs: Any) -> Outputs:
-    """Return the outputs of a function, with lists of values. Raises what their iterators raise.
-
-    Raises TypeError if they are not a mapping.
-    """
-    if outputs is None:
-        return {}
-    if not isinstance(outputs, Mapping):
-        raise TypeError(
-            f"the function of a worker returned a {type(outputs).__name__}; expected None, or a"
-            " mapping from output streams to lists of values, such as {'out': [1, 2]}"
-        )
-    return {
-        stream: list(values) if isinstance(values, Iterator) else values
-        for stream, values in outputs.items()
-    }
 
 
 class Committed(Struct, frozen=True):

@@ -14,7 +14,12 @@ from semel.client.aio.client import AsyncClient
 from semel.client.async_driver import AsyncLock
 from semel.client.errors import Unavailable
 from semel.client.subscription_calls import fetch_webhook_keys
-from semel.wire.webhook_signatures import TOLERANCE_SECONDS, parse_signature, verify
+from semel.wire.webhook_signatures import (
+    SIGNATURE_HEADER,
+    TOLERANCE_SECONDS,
+    parse_signature,
+    verify,
+)
 
 KEYS_SECONDS: Final = 300.0  # how long fetched keys are used
 REFETCH_SECONDS: Final = 10.0  # a key that is unknown is looked for at most so often
@@ -58,10 +63,26 @@ class SignatureCheck:
         self._tried_at: float | None = None
         self._lock = AsyncLock()
 
-    def may_be_valid(self, header: str) -> bool:
-        """Return False if no body can make this header a valid signature now."""
+    def problem(self, header: str) -> str | None:
+        """Return why no body can make this header a valid signature now, or None."""
         claimed = parse_signature(header)
-        return claimed is not None and abs(self._now() - claimed.time_s) <= TOLERANCE_SECONDS
+        if claimed is None:
+            return f"its header {SIGNATURE_HEADER} is missing or malformed"
+        age = self._now() - claimed.time_s
+        if abs(age) <= TOLERANCE_SECONDS:
+            return None
+        return (
+            f"its signature is {age:.0f} s old, and at most {TOLERANCE_SECONDS} s are accepted. If"
+            " it was not recorded, the clock of this machine differs from that of the server"
+        )
+
+    def mismatch(self, header: str) -> str:
+        """Return why the signature was not valid."""
+        claimed = parse_signature(header)
+        if claimed is not None and claimed.kid not in _kids(self._jwks):
+            home = "the document in jwks" if self._is_fixed else self._client.site.address.url
+            return f"it is signed with the key {claimed.kid}, which {home} does not have"
+        return "its signature does not fit its body. Perhaps a proxy has changed the body"
 
     async def is_valid(self, body: bytes, header: str) -> bool:
         """Return True if the server has signed this body, and not too long ago.

@@ -7,8 +7,8 @@ or recorded and sent again by somebody, changes nothing.
 """
 
 import asyncio
-import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
@@ -18,9 +18,10 @@ from msgspec import Struct
 from semel.client import errors
 from semel.client.aio.client import AsyncClient
 from semel.client.aio.subscriptions import AsyncWakeProcessor
-from semel.client.processing import Outputs
-from semel.client.subscription_values import WEBHOOK, WakeBatch, WakeInfo, WakeStream
-from semel.client.subscription_work import BATCH_MESSAGES_MAX, AsyncWakeFunction
+from semel.client.subscription_calls import show_subscription
+from semel.client.subscription_values import WEBHOOK, WakeInfo, WakeStream
+from semel.client.subscription_work import BATCH_MESSAGES_MAX
+from semel.client.wake_functions import AsyncWakeFunction, async_wake_call
 from semel.model.limits import LEASE_MS_MIN, MIB
 from semel.webhooks.keys import SignatureCheck, require_cryptography
 from semel.wire.webhook_signatures import SIGNATURE_HEADER
@@ -34,7 +35,11 @@ BODY_SECONDS: Final = 10.0
 WAKES_MAX: Final = 100
 ANSWER_SECONDS: Final = 5.0  # half of what the server waits for a response
 _RENEWALS: Final = 3  # in the time of a lease
+_LEASE_SECONDS_MIN: Final = LEASE_MS_MIN / 1000
+_LEASES_MAX: Final = 10_000  # as many as a server has subscriptions
+_WARNING_SECONDS: Final = 10.0  # a warning about requests of one kind follows another after this
 _SIGNATURE: Final = SIGNATURE_HEADER.lower().encode()
+_SOON: Final = (b"retry-after", b"1")
 _log = logging.getLogger("semel.webhooks")
 
 
@@ -49,11 +54,31 @@ class _Delivery(Struct, frozen=True):
 
 
 class _Refusal(Exception):
-    """The response to a request that is not processed."""
+    """The response to a request that is not processed. The `warning` is logged, but not sent."""
 
-    def __init__(self, status: int, reason: str, *headers: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self, status: int, reason: str, *headers: tuple[bytes, bytes], warning: str | None = None
+    ) -> None:
         super().__init__(reason)
         self.status, self.reason, self.headers = status, reason, headers
+        self.warning = warning
+
+
+class _Warnings:
+    """Logs why requests are refused. Anybody can send them, so only some of them are logged."""
+
+    def __init__(self) -> None:
+        self._logged_at: dict[int, float] = {}
+
+    def log(self, refusal: _Refusal) -> None:
+        """Log a refusal, unless one with this status was logged a moment ago."""
+        if refusal.warning is None:
+            return
+        now = time.monotonic()
+        at = self._logged_at.get(refusal.status)
+        if at is None or now - at >= _WARNING_SECONDS:
+            self._logged_at[refusal.status] = now
+            _log.warning("a delivery was refused (status %d): %s", refusal.status, refusal.warning)
 
 
 class WebhookReceiver:
@@ -72,7 +97,9 @@ class WebhookReceiver:
 
     If the function takes longer than 5 seconds, the delivery is answered before its end. From then
     on, the wake belongs to this receiver until its lease expires, and the receiver renews it.
-    `lease` is the lease of the subscription, in seconds, or a shorter time.
+    `lease` is the lease of the subscriptions, in seconds, or a shorter time. By default, the server
+    is asked for it. That needs the right `describe` on the subscription; without that right, the
+    lease is renewed as often as the shortest one.
 
     At most `max_wakes` wakes are processed at the same time. Further ones are delivered again
     later. An exception of the function is logged; the wake is delivered again.
@@ -87,21 +114,25 @@ class WebhookReceiver:
         jwks: bytes | None = None,
         max_messages: int = BATCH_MESSAGES_MAX,
         max_wakes: int = WAKES_MAX,
-        lease: float = 30.0,
+        lease: float | None = None,
     ) -> None:
         require_cryptography()
+        if not isinstance(client, AsyncClient):
+            raise TypeError(f"a receiver needs an AsyncClient, not a {type(client).__name__}")
         if isinstance(subscriptions, str):
             raise TypeError("pass a list of subscriptions, not a str")
         if max_messages < 1 or max_wakes < 1:
             raise ValueError("max_messages and max_wakes must be 1 or more")
-        if lease * 1000 < LEASE_MS_MIN:
+        if lease is not None and lease < _LEASE_SECONDS_MIN:
             raise ValueError(f"lease={lease:g} is invalid; expected 1 second or more")
         self._client = client
-        self._function = function if _is_async(function) else _in_thread(function)
+        self._call = async_wake_call(function, threads=max_wakes)
         self._subscriptions = None if subscriptions is None else frozenset(subscriptions)
         self._check = SignatureCheck(client, jwks)
         self._max_messages, self._max_wakes = max_messages, max_wakes
-        self._renewal_seconds = lease / _RENEWALS
+        self._lease = lease
+        self._leases: dict[str, float] = {}
+        self._warnings = _Warnings()
         self._running: dict[tuple[str, str], asyncio.Task[int]] = {}
         self._idle: list[AsyncWakeProcessor] = []
         self._is_closed = False
@@ -119,6 +150,7 @@ class WebhookReceiver:
             headers: tuple[tuple[bytes, bytes], ...] = ()
             reason = "{}"
         except _Refusal as refusal:
+            self._warnings.log(refusal)
             status, headers = refusal.status, refusal.headers
             reason = msgspec.json.encode({"error": {"message": refusal.reason}}).decode()
         await _send_json(send, status, reason.encode(), headers)
@@ -156,7 +188,11 @@ class WebhookReceiver:
         body = await _read_body(scope, receive)
         try:
             if not await self._check.is_valid(body, header):
-                raise _Refusal(401, "the signature is not that of the server")
+                raise _Refusal(
+                    401,
+                    "the signature is not that of the server",
+                    warning=self._check.mismatch(header),
+                )
         except errors.ClientError as error:
             _log.warning("a delivery was refused: the keys cannot be fetched: %s", error)
             raise _Refusal(503, "the keys of the server cannot be fetched") from None
@@ -166,19 +202,30 @@ class WebhookReceiver:
         """Return the header with the signature. Raises _Refusal if it cannot be valid."""
         found = [value for name, value in scope["headers"] if name.lower() == _SIGNATURE]
         header = found[0].decode("latin-1") if len(found) == 1 else ""
-        if not self._check.may_be_valid(header):
-            raise _Refusal(401, f"the header {SIGNATURE_HEADER} is missing, malformed or too old")
+        problem = self._check.problem(header)
+        if problem is not None:
+            reason = f"the header {SIGNATURE_HEADER} is missing, malformed or too old"
+            raise _Refusal(401, reason, warning=problem)
         return header
 
     async def _take(self, wake: WakeInfo) -> int:
         """Process a wake, unless that is in progress. Return the status of the response."""
         if self._subscriptions is not None and wake.subscription not in self._subscriptions:
-            raise _Refusal(403, "wakes of this subscription are not processed here")
+            names = ", ".join(sorted(self._subscriptions)) or "none"
+            raise _Refusal(
+                403,
+                "wakes of this subscription are not processed here",
+                warning=f"it is for the subscription {wake.subscription}, and this receiver"
+                f" processes only: {names}",
+            )
         name = (wake.subscription, wake.wake_id)
         task = self._running.get(name)
         if task is None:
-            if self._is_closed or len(self._running) >= self._max_wakes:
-                raise _Refusal(503, "too many wakes are in progress", (b"retry-after", b"1"))
+            if self._is_closed:
+                raise _Refusal(503, "the receiver is closed", _SOON)
+            if len(self._running) >= self._max_wakes:
+                warning = f"max_wakes={self._max_wakes} wakes are in progress"
+                raise _Refusal(503, "too many wakes are in progress", _SOON, warning=warning)
             task = asyncio.get_running_loop().create_task(self._process(wake))
             self._running[name] = task
             task.add_done_callback(lambda _: self._running.pop(name, None))
@@ -194,7 +241,9 @@ class WebhookReceiver:
         """Process a wake, and return the status of the response."""
         processor = self._idle.pop() if self._idle else self._new_processor()
         try:
-            await processor.process(wake, self._renewal_seconds)
+            lease_seconds = await self._lease_seconds(wake.subscription)
+            begun_at = time.monotonic()
+            done = await processor.process(wake, lease_seconds / _RENEWALS)
         except (errors.Unavailable, errors.Indeterminate) as error:
             _log.warning("the subscription %s waits for the server: %s", wake.subscription, error)
             return 503
@@ -206,28 +255,36 @@ class WebhookReceiver:
             return 500
         finally:
             self._idle.append(processor)
+        if done.is_fenced:
+            self._leases.pop(wake.subscription, None)  # perhaps it is another one, with this id
+            seconds = time.monotonic() - begun_at
+            _log.log(
+                # A delivery that is repeated is usual. A lease runs only after the response.
+                logging.INFO if seconds < ANSWER_SECONDS else logging.WARNING,
+                "the subscription %s: the wake %d ended in the %.1f s in which it was processed, or"
+                " before; its outputs were dropped. It was delivered twice, or its lease (%g s) has"
+                " expired, or the subscription was deleted",
+                *(wake.subscription, wake.generation, seconds, lease_seconds),
+            )
         return 200  # also if the wake had ended: then it need not be delivered again
 
+    async def _lease_seconds(self, subscription: str) -> float:
+        """Return the lease of a subscription, or a shorter time if the server does not tell it."""
+        if self._lease is not None:
+            return self._lease
+        if subscription not in self._leases:
+            flow = show_subscription(self._client.site, subscription, streams_limit=1)
+            try:
+                seconds = (await self._client.run(flow)).lease_ttl_ms / 1000
+            except errors.Refused:
+                seconds = _LEASE_SECONDS_MIN
+            if len(self._leases) >= _LEASES_MAX:
+                self._leases.clear()
+            self._leases[subscription] = seconds
+        return self._leases[subscription]
+
     def _new_processor(self) -> AsyncWakeProcessor:
-        return AsyncWakeProcessor(self._client, self._function, self._max_messages)
-
-
-# ---- functions -----------------------------------------------------------------------------------
-
-
-def _is_async(function: AsyncWakeFunction) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method of an object
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _in_thread(function: AsyncWakeFunction) -> AsyncWakeFunction:
-    """Return a coroutine function that calls `function` in a thread."""
-
-    async def call(batch: WakeBatch) -> Outputs | None:
-        outputs = await asyncio.to_thread(function, batch)
-        return await outputs if isinstance(outputs, Awaitable) else outputs
-
-    return call
+        return AsyncWakeProcessor(self._client, self._call, self._max_messages)
 
 
 # ---- requests and responses ----------------------------------------------------------------------

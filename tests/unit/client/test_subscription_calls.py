@@ -25,7 +25,6 @@ from semel.client.subscription_work import (
     Committed,
     WakeSource,
     WorkerSettings,
-    check_wake_outputs,
     commit_wake,
     read_wake,
 )
@@ -82,10 +81,13 @@ def test_a_pull_wake_subscription_has_a_wake_stream_and_a_lease() -> None:
         SubscriptionConfig(pattern="a"),
         SubscriptionConfig(pattern="a", webhook_url="https://b/", wake_stream="w"),
         SubscriptionConfig(wake_stream="w"),
+        SubscriptionConfig(streams=("a", "w"), wake_stream="w"),
+        SubscriptionConfig(pattern="a", wake_stream="w", lease_ttl_ms=999),
+        SubscriptionConfig(pattern="a", wake_stream="w", lease_ttl_ms=600_001),
     ],
 )
 def test_a_configuration_that_cannot_be_right_is_not_sent(config: SubscriptionConfig) -> None:
-    with pytest.raises(ValueError, match="pass"):
+    with pytest.raises(ValueError, match=r"pass|w is the wake stream|from 1 to 600 seconds"):
         play(calls.create_subscription(SITE, "x", config, exist_ok=False))
 
 
@@ -111,6 +113,29 @@ def test_a_server_without_subscriptions_is_recognised() -> None:
     missing = control_error(404, "SUBSCRIPTION_NOT_FOUND")
     refused = Played(calls.show_subscription(SITE, "x"), [missing]).error
     assert isinstance(refused, errors.SubscriptionNotFound)
+
+
+def test_what_does_not_exist_is_named() -> None:
+    missing = control_error(404, "SUBSCRIPTION_NOT_FOUND")
+    wake = WakeInfo("billing", "w", 1, "t")
+    for flow in (
+        calls.show_subscription(SITE, "billing"),
+        calls.link_streams(SITE, "billing", ["a"]),
+        calls.unlink_streams(SITE, "billing", ["a"]),
+        calls.resume_subscription(SITE, "billing"),
+        calls.claim_wake(SITE, "billing", "me"),
+        calls.ack_wake(SITE, wake, wake.acked()),
+        calls.release_wake(SITE, wake),
+    ):
+        refused = Played(flow, [missing]).error
+        assert isinstance(refused, errors.SubscriptionNotFound)
+        assert refused.message == "there is no subscription billing"
+        assert (refused.status, refused.code) == (404, "SUBSCRIPTION_NOT_FOUND")
+
+
+def test_an_id_is_a_text() -> None:
+    with pytest.raises(TypeError, match="not a int"):
+        play(calls.show_subscription(SITE, 5))  # type: ignore[arg-type]
 
 
 def test_the_list_must_make_progress() -> None:
@@ -293,13 +318,6 @@ def test_what_has_become_of_a_batch() -> None:
     assert commit(registered(), large) == Committed(smaller=2)
     with pytest.raises(errors.InvalidAck):
         commit(registered(), problem(409, "INVALID_OFFSET", stream="a", subscription="billing"))
-
-
-def test_outputs_that_are_not_a_mapping_are_refused() -> None:
-    with pytest.raises(TypeError, match="'out'"):
-        check_wake_outputs([1, 2])
-    assert check_wake_outputs(None) == {}
-    assert check_wake_outputs({"out": iter([1, 2])}) == {"out": [1, 2]}
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from semel import AsyncClient
+from semel import AsyncClient, Client
 from semel.client.errors import Unavailable
 from semel.client.subscription_work import Committed
 from semel.webhooks import WebhookReceiver, receiver
@@ -81,16 +81,19 @@ class Processed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wakes: list[Any] = []
         self.error: Exception | None = None
+        self.result = Committed(1)
+        self.renewals: list[float] = []
         self.may_end = asyncio.Event()
         self.may_end.set()
         monkeypatch.setattr(receiver, "AsyncWakeProcessor", lambda *given: self)
 
     async def process(self, wake: Any, seconds: float) -> Committed:
         self.wakes.append(wake)
+        self.renewals.append(seconds)
         await self.may_end.wait()
         if self.error is not None:
             raise self.error
-        return Committed(1)
+        return self.result
 
     async def retire(self) -> None:
         pass
@@ -110,7 +113,8 @@ def received(
 ) -> Answer:
     async def run() -> Answer:
         async with AsyncClient("http://127.0.0.1:1") as client:
-            app = WebhookReceiver(client, nothing, **{"jwks": JWKS, **(options or {})})
+            given = {"jwks": JWKS, "lease": 30, **(options or {})}
+            app = WebhookReceiver(client, nothing, **given)
             return await post(app, body, *(signatures or (signed(body),)), **changed)
 
     return asyncio.run(run())
@@ -199,6 +203,65 @@ def test_wakes_of_other_subscriptions_are_not_processed(processed: Processed) ->
 
 
 @pytest.mark.parametrize(
+    ("sign", "options", "reason"),
+    [
+        (lambda: "x", {}, "its header Webhook-Signature is missing or malformed"),
+        (lambda: signed(BODY, age=900), {}, "its signature is 900 s old, and at most 300 s"),
+        (lambda: signed(BODY, key=OTHER_KEY), {}, "which the document in jwks does not have"),
+        (lambda: signed(BODY + b" "), {}, "a proxy has changed the body"),
+        (
+            lambda: signed(BODY),
+            {"subscriptions": ["b", "a"]},
+            "for the subscription billing, and this receiver processes only: a, b",
+        ),
+    ],
+)
+def test_the_log_says_why_a_delivery_was_refused_and_not_for_each_request(
+    processed: Processed,
+    caplog: pytest.LogCaptureFixture,
+    sign: Callable[[], str],
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    async def run() -> None:
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            app = WebhookReceiver(client, nothing, jwks=JWKS, **options)
+            for _ in range(3):
+                found = await post(app, BODY, sign())
+                assert reason.encode() not in found.body
+
+    asyncio.run(run())
+    (record,) = caplog.records
+    assert record.name == "semel.webhooks"
+    assert reason in record.message
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(60.0, "INFO"), (0.0, "WARNING")])
+def test_the_log_says_that_outputs_were_dropped(
+    processed: Processed,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    seconds: float,
+    level: str,
+) -> None:
+    """A delivery that was repeated is usual. A lease that has expired is not."""
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", seconds)
+    caplog.set_level("INFO", logger="semel.webhooks")
+    processed.result = Committed(is_fenced=True)
+
+    async def run() -> None:
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            app = WebhookReceiver(client, nothing, jwks=JWKS, lease=30)
+            assert (await post(app, BODY, signed(BODY))).status in (200, 202)
+            await app.close()
+
+    asyncio.run(run())
+    (record,) = caplog.records
+    assert record.levelname == level
+    assert "its outputs were dropped" in record.message
+
+
+@pytest.mark.parametrize(
     ("error", "status"), [(ValueError("card 4711"), 500), (Unavailable("host 4711"), 503)]
 )
 def test_a_failure_lets_the_wake_be_delivered_again_and_tells_nothing(
@@ -218,7 +281,7 @@ def test_a_wake_that_takes_long_is_answered_before_its_end_and_processed_once(
     async def run() -> None:
         processed.may_end.clear()
         async with AsyncClient("http://127.0.0.1:1") as client:
-            app = WebhookReceiver(client, nothing, jwks=JWKS, max_wakes=1)
+            app = WebhookReceiver(client, nothing, jwks=JWKS, max_wakes=1, lease=30)
             assert (await post(app, BODY, signed(BODY))).status == 202
             assert (await post(app, BODY, signed(BODY))).status == 202
             other = BODY.replace(b"w_1", b"w_2")
@@ -255,6 +318,8 @@ def test_the_end_of_the_server_waits_for_the_wakes(processed: Processed) -> None
 
 def test_options_that_make_no_sense_are_refused() -> None:
     client = AsyncClient("http://127.0.0.1:1")
+    with pytest.raises(TypeError, match="AsyncClient, not a Client"):
+        WebhookReceiver(Client("http://127.0.0.1:1"), nothing)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="list"):
         WebhookReceiver(client, nothing, subscriptions="billing")
     for options in ({"max_messages": 0}, {"max_wakes": 0}, {"lease": 0.5}):
@@ -346,36 +411,3 @@ def test_keys_that_are_malformed_verify_nothing(jwks: bytes) -> None:
 
 def test_a_receiver_reports_keys_that_cannot_be_fetched_as_temporary() -> None:
     assert received(options={"jwks": None}).status == 503
-
-
-# ---- functions -----------------------------------------------------------------------------------
-
-
-class AsyncCallable:
-    async def __call__(self, batch: Any) -> dict[str, list[Any]]:
-        return {"out": [batch]}
-
-
-async def coroutine_function(batch: Any) -> dict[str, list[Any]]:
-    return {"out": [batch]}
-
-
-def plain_function(batch: Any) -> dict[str, list[Any]]:
-    return {"out": [batch]}
-
-
-def returns_an_awaitable(batch: Any) -> Any:
-    return coroutine_function(batch)
-
-
-@pytest.mark.parametrize(
-    "function", [AsyncCallable(), coroutine_function, plain_function, returns_an_awaitable]
-)
-def test_functions_of_every_kind_are_called(function: Any) -> None:
-    app = WebhookReceiver(AsyncClient("http://127.0.0.1:1"), function)
-
-    async def run() -> Any:
-        outputs: Any = app._function(3)  # type: ignore[arg-type]
-        return await outputs
-
-    assert asyncio.run(run()) == {"out": [3]}

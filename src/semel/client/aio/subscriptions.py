@@ -17,23 +17,28 @@ from semel.client.subscription_values import (
     AckedWake,
     SubscribedStream,
     SubscriptionState,
+    WakeBatch,
     WakeInfo,
     WakeStream,
 )
 from semel.client.subscription_work import (
     BATCH_MESSAGES_MAX,
-    AsyncWakeFunction,
     Committed,
     WakeSource,
     WorkerSettings,
-    async_wake_outputs,
-    check_wake_outputs,
     commit_wake,
     finish_wake,
     read_wake,
 )
 from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout
 from semel.client.values import Offset
+from semel.client.wake_functions import (
+    AsyncWakeCall,
+    AsyncWakeFunction,
+    AsyncWakeOutputs,
+    async_wake_call,
+    check_wake_outputs,
+)
 
 if TYPE_CHECKING:
     from semel.client.aio.client import AsyncClient
@@ -136,10 +141,10 @@ class AsyncWake:
 class AsyncWakeProcessor:
     """Processes wakes with a function: outputs and ack are one commit. It is internal."""
 
-    def __init__(self, client: "AsyncClient", function: AsyncWakeFunction, count: int) -> None:
+    def __init__(self, client: "AsyncClient", call: AsyncWakeCall, count: int) -> None:
         self.sequence = CommitSequence(client.known_streams)
         self._client = client
-        self._function = function
+        self._call = call
         self._count_max = self._count = count
 
     async def process(self, wake: WakeInfo, renewal_seconds: float) -> Committed:
@@ -158,7 +163,7 @@ class AsyncWakeProcessor:
                 batch = await client.run(read_wake(client.site, wake, self._count))
                 if not batch.messages:
                     return await client.run(finish_wake(client.site, wake, batch))
-                outputs = check_wake_outputs(await async_wake_outputs(self._function, batch))
+                outputs = check_wake_outputs(await self._call(batch))
                 done = await client.run(commit_wake(self.sequence, wake, batch, outputs))
                 if done.smaller is None:
                     self._count = min(2 * self._count, self._count_max)
@@ -176,7 +181,10 @@ class AsyncWakeProcessor:
 
 
 class AsyncWorker:
-    """A worker of a pull-wake subscription. `await worker.run()` does the work."""
+    """A worker of a pull-wake subscription. `await worker.run()` does the work.
+
+    A call of the worker is a call of its function, as for a test of it.
+    """
 
     def __init__(
         self,
@@ -189,7 +197,12 @@ class AsyncWorker:
         self._client = client
         self._settings = settings
         self._function = function
+        self._call = async_wake_call(function)
         self._stop = AsyncWorkerStop()
+
+    def __call__(self, batch: WakeBatch) -> AsyncWakeOutputs:
+        """Return what the function returns for a batch. Nothing is stored."""
+        return self._function(batch)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.subscription!r}, {self._settings.name!r})"
@@ -218,7 +231,7 @@ class AsyncWorker:
         """
         client = self._client
         source = WakeSource(client.site, self.subscription, self.name, is_live=live)
-        processor = AsyncWakeProcessor(client, self._function, self._settings.max_messages)
+        processor = AsyncWakeProcessor(client, self._call, self._settings.max_messages)
         await client.run(source.begin(), timeout)
         count = failures = 0
         try:
@@ -256,8 +269,9 @@ class AsyncWorker:
 
         Raises the error if it was one too many in a row.
         """
+        lease_seconds = wake.lease_ttl_ms / 1000
         try:
-            return await processor.process(wake, wake.lease_ttl_ms / 1000 / _RENEWALS)
+            done = await processor.process(wake, lease_seconds / _RENEWALS)
         except (Unavailable, Indeterminate) as error:  # the commit was perhaps applied
             await self._release(wake)
             _log.warning("the worker %s waits for the server: %s", self.name, error.message)
@@ -281,6 +295,14 @@ class AsyncWorker:
         except BaseException:
             await self._release(wake)
             raise
+        if done.is_fenced:
+            _log.warning(
+                "the worker %s has lost the wake %d of the subscription %s, and its outputs were"
+                " dropped; the messages are processed again. Either its lease of %g s has expired,"
+                " because the worker could not renew it, or the subscription was deleted",
+                *(self.name, wake.generation, wake.subscription, lease_seconds),
+            )
+        return done
 
     async def _release(self, wake: WakeInfo) -> None:
         with suppress(ClientError):  # otherwise it ends when its lease has expired
@@ -299,6 +321,9 @@ class AsyncSubscriptions:
 
     def __init__(self, client: "AsyncClient") -> None:
         self._client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._client.url!r})"
 
     async def create(
         self,
@@ -324,6 +349,8 @@ class AsyncSubscriptions:
         it is resumed if it was suspended. With another configuration, always raises
         SubscriptionExists.
         """
+        if isinstance(streams, str):
+            raise TypeError(f"streams is a list of streams; expected e.g. streams=[{streams!r}]")
         address = self._client.site.address
         config = calls.SubscriptionConfig(
             pattern=pattern,
@@ -431,6 +458,8 @@ class AsyncSubscriptions:
         exception, it is called again, after `backoff` seconds, which double with each failure up to
         10 seconds. After more than `retries` failures in a row, `run` raises the exception.
         """
+        if not isinstance(id, str):
+            raise TypeError(f'the decorator needs an id: worker("billing"), not worker({id!r})')
         settings = WorkerSettings(name or calls.worker_name(), max_messages, retries, backoff)
         settings.check()
 

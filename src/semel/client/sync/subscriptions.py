@@ -18,23 +18,28 @@ from semel.client.subscription_values import (
     AckedWake,
     SubscribedStream,
     SubscriptionState,
+    WakeBatch,
     WakeInfo,
     WakeStream,
 )
 from semel.client.subscription_work import (
     BATCH_MESSAGES_MAX,
     Committed,
-    SyncWakeFunction,
     WakeSource,
     WorkerSettings,
-    check_wake_outputs,
     commit_wake,
     finish_wake,
     read_wake,
-    sync_wake_outputs,
 )
 from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout
 from semel.client.values import Offset
+from semel.client.wake_functions import (
+    SyncWakeCall,
+    SyncWakeFunction,
+    SyncWakeOutputs,
+    check_wake_outputs,
+    sync_wake_call,
+)
 
 if TYPE_CHECKING:
     from semel.client.sync.client import Client
@@ -137,10 +142,10 @@ class Wake:
 class WakeProcessor:
     """Processes wakes with a function: outputs and ack are one commit. It is internal."""
 
-    def __init__(self, client: "Client", function: SyncWakeFunction, count: int) -> None:
+    def __init__(self, client: "Client", call: SyncWakeCall, count: int) -> None:
         self.sequence = CommitSequence(client.known_streams)
         self._client = client
-        self._function = function
+        self._call = call
         self._count_max = self._count = count
 
     def process(self, wake: WakeInfo, renewal_seconds: float) -> Committed:
@@ -159,7 +164,7 @@ class WakeProcessor:
                 batch = client.run(read_wake(client.site, wake, self._count))
                 if not batch.messages:
                     return client.run(finish_wake(client.site, wake, batch))
-                outputs = check_wake_outputs(sync_wake_outputs(self._function, batch))
+                outputs = check_wake_outputs(self._call(batch))
                 done = client.run(commit_wake(self.sequence, wake, batch, outputs))
                 if done.smaller is None:
                     self._count = min(2 * self._count, self._count_max)
@@ -175,7 +180,10 @@ class WakeProcessor:
 
 
 class Worker:
-    """A worker of a pull-wake subscription. `worker.run()` does the work."""
+    """A worker of a pull-wake subscription. `worker.run()` does the work.
+
+    A call of the worker is a call of its function, as for a test of it.
+    """
 
     def __init__(
         self,
@@ -188,7 +196,12 @@ class Worker:
         self._client = client
         self._settings = settings
         self._function = function
+        self._call = sync_wake_call(function)
         self._stop = WorkerStop()
+
+    def __call__(self, batch: WakeBatch) -> SyncWakeOutputs:
+        """Return what the function returns for a batch. Nothing is stored."""
+        return self._function(batch)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.subscription!r}, {self._settings.name!r})"
@@ -217,7 +230,7 @@ class Worker:
         """
         client = self._client
         source = WakeSource(client.site, self.subscription, self.name, is_live=live)
-        processor = WakeProcessor(client, self._function, self._settings.max_messages)
+        processor = WakeProcessor(client, self._call, self._settings.max_messages)
         client.run(source.begin(), timeout)
         count = failures = 0
         try:
@@ -253,8 +266,9 @@ class Worker:
 
         Raises the error if it was one too many in a row.
         """
+        lease_seconds = wake.lease_ttl_ms / 1000
         try:
-            return processor.process(wake, wake.lease_ttl_ms / 1000 / _RENEWALS)
+            done = processor.process(wake, lease_seconds / _RENEWALS)
         except (Unavailable, Indeterminate) as error:  # the commit was perhaps applied
             self._release(wake)
             _log.warning("the worker %s waits for the server: %s", self.name, error.message)
@@ -278,6 +292,14 @@ class Worker:
         except BaseException:
             self._release(wake)
             raise
+        if done.is_fenced:
+            _log.warning(
+                "the worker %s has lost the wake %d of the subscription %s, and its outputs were"
+                " dropped; the messages are processed again. Either its lease of %g s has expired,"
+                " because the worker could not renew it, or the subscription was deleted",
+                *(self.name, wake.generation, wake.subscription, lease_seconds),
+            )
+        return done
 
     def _release(self, wake: WakeInfo) -> None:
         with suppress(ClientError):  # otherwise it ends when its lease has expired
@@ -296,6 +318,9 @@ class Subscriptions:
 
     def __init__(self, client: "Client") -> None:
         self._client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._client.url!r})"
 
     def create(
         self,
@@ -321,6 +346,8 @@ class Subscriptions:
         it is resumed if it was suspended. With another configuration, always raises
         SubscriptionExists.
         """
+        if isinstance(streams, str):
+            raise TypeError(f"streams is a list of streams; expected e.g. streams=[{streams!r}]")
         address = self._client.site.address
         config = calls.SubscriptionConfig(
             pattern=pattern,
@@ -420,6 +447,8 @@ class Subscriptions:
         exception, it is called again, after `backoff` seconds, which double with each failure up to
         10 seconds. After more than `retries` failures in a row, `run` raises the exception.
         """
+        if not isinstance(id, str):
+            raise TypeError(f'the decorator needs an id: worker("billing"), not worker({id!r})')
         settings = WorkerSettings(name or calls.worker_name(), max_messages, retries, backoff)
         settings.check()
 
