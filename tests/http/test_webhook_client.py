@@ -5,6 +5,8 @@ that is begun is recorded.
 """
 
 import asyncio
+import gc
+import os
 import socket
 import ssl
 import threading
@@ -151,11 +153,20 @@ def test_variables_for_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- what must not be reached --------------------------------------------------------------------
 
 
+def same_port() -> tuple[Receiver, Receiver]:
+    """Return receivers with one port, for IPv6 and for IPv4. Other programs can use one of both."""
+    while True:
+        it = Receiver(host="::")  # dual stack is off, so a second socket has the same port
+        try:
+            return it, Receiver(port=it.port, host="0.0.0.0")
+        except OSError:
+            it.close()
+
+
 @pytest.fixture
 def secret() -> Iterator[Receiver]:
     """A service on this machine, for both versions of IP, that nothing must reach."""
-    it = Receiver(host="::")  # dual stack is off, so a second socket has the same port
-    other = Receiver(port=it.port, host="0.0.0.0")
+    it, other = same_port()
     try:
         yield it
         assert it.count == other.count == 0
@@ -380,6 +391,52 @@ def test_a_lookup_that_blocks_ends_in_time() -> None:
 
     message = failure(f"https://{NAME}/", PUBLIC, resolve=blocked, times=SHORT)
     assert message == "no connection within 0.4 seconds"
+
+
+class ForgetfulLoop(uvloop.Loop):
+    """A loop whose connections fail as those of uvloop before 0.23: the socket is not detached.
+
+    `reused` is a file that gets the number of the closed one, as on another thread.
+    """
+
+    reused = -1
+
+    async def create_connection(self, *_: Any, sock: socket.socket, **__: Any) -> Any:  # type: ignore[override]
+        other = os.open(os.devnull, os.O_RDONLY)
+        self.reused = os.dup2(other, sock.fileno())
+        os.close(other)
+        raise TimeoutError
+
+
+def test_the_file_of_another_thread_is_not_closed() -> None:
+    loop = ForgetfulLoop()
+    with receiver() as hook, asyncio.Runner(loop_factory=lambda: loop) as runner:
+        for scheme in ("http", "https"):
+            client = WebhookClient(LOCAL, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), LONG)
+            url = f"{scheme}://127.0.0.1:{hook.port}/"
+            with pytest.raises(DeliveryFailed):
+                runner.run(client.post(url, b"", HEADERS, no_lookup))
+            gc.collect()
+            os.close(loop.reused)  # fails if it was closed before
+
+
+class CancelledLoop(uvloop.Loop):
+    """A loop on which a connection is cancelled directly after `connection_made`."""
+
+    async def create_connection(self, factory: Any, *, sock: socket.socket, **_: Any) -> Any:  # type: ignore[override]
+        factory().connection_made(asyncio.Transport())
+        os.close(sock.detach())
+        raise asyncio.CancelledError
+
+
+def test_a_connection_that_is_given_up_is_not_waited_for() -> None:
+    with receiver() as hook, asyncio.Runner(loop_factory=CancelledLoop) as runner:
+        client = WebhookClient(LOCAL, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), LONG)
+        with pytest.raises(asyncio.CancelledError):
+            runner.run(client.post(hook.url, b"", HEADERS, no_lookup))
+        started = time.monotonic()
+        runner.run(client.close())
+        assert time.monotonic() - started < 0.5
 
 
 def test_many_addresses_are_bounded(tried: list[Any]) -> None:

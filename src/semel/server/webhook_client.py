@@ -124,7 +124,12 @@ class WebhookClient:
     async def _attach(
         self, exchange: "_Exchange", line: socket.socket, target: WebhookTarget
     ) -> None:
-        """Let an exchange use a connection, after the handshake of TLS. Raises OSError."""
+        """Let an exchange use a connection, after the handshake of TLS. Raises OSError.
+
+        The transport owns the file descriptor of `line` from the call on, and closes it, also if
+        the call fails or is cancelled. Versions of uvloop before 0.23 leave it in `line` then. A
+        second close could hit a file that another thread has opened since, such as a segment.
+        """
         loop = asyncio.get_running_loop()
         try:
             if target.is_tls:
@@ -139,7 +144,8 @@ class WebhookClient:
             else:
                 await loop.create_connection(lambda: exchange, sock=line)
         except BaseException:
-            line.close()
+            line.detach()
+            exchange.forget()
             raise
 
 
@@ -226,6 +232,13 @@ class _Exchange(asyncio.Protocol):
     def abort(self) -> None:
         """Close the connection at once."""
         self._transport.abort()
+
+    def forget(self) -> None:
+        """Do not wait for the end of a connection that could not be used.
+
+        If it is cancelled after `connection_made`, its end is not reported.
+        """
+        self._exchanges.discard(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
