@@ -46,7 +46,8 @@ def test_a_creation_is_reported_once_as_new(served: Served) -> None:
     name = fresh("sub")
     options = ("--stream", "a", "--stream", "b", "--wake-stream", "wakes", "--lease", "2.5")
     command = ("subscriptions", "create", name, *options)
-    assert ok(served, *command) == f"created {name} (pull-wake), which follows 0 streams now\n"
+    hint = "which follows 0 streams now: none of them exists yet"
+    assert ok(served, *command) == f"created {name} (pull-wake), {hint}\n"
     assert "already exists with this configuration" in ok(served, *command)
     (again,) = served.json(*command)
     assert (again["created"], again["lease_ttl_ms"]) == (False, 2500)
@@ -61,7 +62,8 @@ def test_a_creation_is_reported_once_as_new(served: Served) -> None:
         (("--pattern", "a"), "either --webhook or --wake-stream"),
         (("--pattern", "a", "--wake-stream", "w", "--webhook", "https://x/"), "either --webhook"),
         (("--wake-stream", "wakes"), "pass --pattern, --stream, or both"),
-        (("--pattern", "a", "--wake-stream", "wakes", "--lease", "601"), "at most 600"),
+        (("--pattern", "a", "--wake-stream", "wakes", "--lease", "601"), "from 1 to 600"),
+        (("--pattern", "a", "--wake-stream", "wakes", "--lease", "0.5"), "from 1 to 600"),
     ],
 )
 def test_options_that_cannot_be_right_are_refused(
@@ -84,12 +86,27 @@ def test_what_the_server_refuses_says_why(
     assert reason in served.refused(1, "subscriptions", "create", "x", *options)
 
 
+def test_a_refusal_has_its_code_once(served: Served) -> None:
+    options = ("--pattern", "a*", "--wake-stream", "wakes")
+    said = served.refused(1, "subscriptions", "create", "x", *options)
+    assert said.lower().count("invalid_request") == 1
+
+
+def test_a_pattern_that_matches_nothing_is_mentioned(served: Served) -> None:
+    options = ("--pattern", "no/such/*", "--wake-stream", "wakes")
+    said = ok(served, "subscriptions", "create", fresh("sub"), *options)
+    assert said.endswith("which follows 0 streams now: none matches yet\n")
+
+
 def test_subscriptions_are_listed_and_shown(served: Served, name: str) -> None:
     assert ok(served, "subscriptions", "ls", "--prefix", name) == f"{name}\n"
     (entry,) = served.json("subscriptions", "ls", "--prefix", name, "--limit", "1")
     assert (entry["stream_count"], entry["pending_count"], entry["status"]) == (2, 1, "active")
     assert "streams" not in entry
+    ok(served, "subscriptions", "link", name, "not/yet")
     text = ok(served, "subscriptions", "show", name)
+    assert "not/yet  explicit; it does not exist\n" in text
+    ok(served, "subscriptions", "unlink", name, "not/yet")
     first, second = offset_of(0), offset_of(2)
     assert f"{first}  {name}/0  glob; pending up to {second}\n" in text
     assert f"{first}  {name}/1  glob; nothing pending\n" in text

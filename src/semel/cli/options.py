@@ -29,12 +29,18 @@ from semel.wire.refusal_table import BY_CODE
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """A number of seconds above zero and up to `maximum`. Fractions are allowed."""
+    """A number of seconds, also a fraction: above zero, or from `minimum`, up to `maximum`."""
 
     name = "seconds"
 
-    def __init__(self, maximum: float) -> None:
+    def __init__(self, maximum: float, minimum: float | None = None) -> None:
         self.maximum = maximum
+        self._minimum = minimum or 0.0
+        self._expected = (
+            f"a number above 0 and at most {maximum:g}"
+            if minimum is None
+            else f"a number from {minimum:g} to {maximum:g}"
+        )
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -43,12 +49,9 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
             seconds = float(value)
         except (TypeError, ValueError):
             self.fail(f"{value!r} is not a number of seconds; expected e.g. 1.5", param, ctx)
-        if not (isfinite(seconds) and 0 < seconds <= self.maximum):
-            self.fail(
-                f"{value} is out of range; expected a number above 0 and at most {self.maximum:g}",
-                param,
-                ctx,
-            )
+        is_in_range = self._minimum <= seconds <= self.maximum and seconds > 0
+        if not (isfinite(seconds) and is_in_range):
+            self.fail(f"{value} is out of range; expected {self._expected}", param, ctx)
         return seconds
 
 
@@ -375,7 +378,9 @@ def _refusal(error: errors.Refused) -> str:
     listed = ", ".join(
         f"{name} {value}"
         for name, value in error.facts.items()
-        if value is not None and not _is_named(value, message)
+        if value is not None
+        and not _is_named(value, message)
+        and not (name == "cause" and str(value).upper() == error.code)  # it is the same
     )
     text = f"{error.code}: {message}" + (f" ({listed})" if listed else "")
     if error.applied != errors.NO:

@@ -28,7 +28,8 @@ from semel.client.subscription_calls import (
 )
 from semel.client.subscription_values import SubscribedStream, SubscriptionState
 from semel.client.sync.client import Client
-from semel.model.limits import LEASE_MS_MAX
+from semel.client.values import START
+from semel.model.limits import LEASE_MS_MAX, LEASE_MS_MIN
 from semel.model.offsets import print_offset
 
 _TITLES: Final = ("subscription", "type", "status", "streams", "pending", "target")
@@ -73,8 +74,9 @@ def subscriptions_command() -> None:
 )
 @click.option(
     "--lease",
-    type=Seconds(LEASE_MS_MAX / 1000),
-    help="How many seconds a wake belongs to a worker that does not ack. The default is 30.",
+    type=Seconds(LEASE_MS_MAX / 1000, LEASE_MS_MIN / 1000),
+    help="How many seconds a wake belongs to a worker that does not ack, from 1 to 600. The default"
+    " is 30.",
 )
 @click.option("--description", type=Name(), help="Text that is stored with the subscription.")
 @remote
@@ -208,12 +210,19 @@ def _count(number: int, noun: str) -> str:
 
 
 def _follows(info: SubscriptionState) -> str:
-    return f"which follows {_count(info.stream_count or 0, 'stream')} now"
+    """Return how many streams are followed. If there are none yet, say that this can be right."""
+    count = info.stream_count or 0
+    if count:
+        return f"which follows {_count(count, 'stream')} now"
+    missing = "matches" if info.pattern is not None else "of them exists"
+    return f"which follows 0 streams now: none {missing} yet"
 
 
 def _stream_line(stream: SubscribedStream) -> str:
-    acked = print_offset(0) if stream.acked_offset == "-1" else stream.acked_offset
+    acked = print_offset(0) if stream.acked_offset == START else stream.acked_offset
     state = f"pending up to {stream.tail_offset}" if stream.has_pending else "nothing pending"
+    if stream.tail_offset == START:
+        state = "it does not exist"
     return f"{acked}  {stream.path}  {stream.link_type}; {state}"
 
 
