@@ -123,6 +123,21 @@ def test_every_refusal_of_a_token_has_the_same_body(server: AccessServer, work: 
     assert len({work.call("ack", wake, token).body for token in tokens}) == 1
 
 
+def test_a_stranger_does_not_learn_which_subscriptions_exist(
+    server: AccessServer, work: Work
+) -> None:
+    wake, bodies = work.claim(), set()
+    for name in (work.name, fresh("absent")):
+        for action in ("ack", "release", "callback"):
+            for token in (None, "x", wake["token"][:-1], server.admin):
+                target = f"{SUBSCRIPTIONS}/{name}/{action}"
+                answer = server.call(token, "POST", target, {})
+                assert refusal(answer) == REFUSED, (target, token)
+                bodies.add(answer.body)
+    assert len(bodies) == 1
+    assert work.call("callback", wake, wake["token"]).status == 400, "of the other type"
+
+
 def test_it_permits_nothing_else(server: AccessServer, work: Work) -> None:
     wake = work.claim()
     for method, target, document in (

@@ -223,7 +223,7 @@ class SubscriptionsResource(Resource):
             parsed = valid(subscriptions.parse_ack(name, request.headers, request.body))
             ack = fence_other(parsed, wake)
         command = AckWake(self.now_ms, ack, type_, has_token=wake is not None)
-        self._submit_by_token(route, command, responder, ack_response)
+        self._submit_by_token(command, responder, ack_response)
 
     def _release(self, request: Request, responder: Responder, name: str) -> None:
         route = routes.SUBSCRIPTION_RELEASE
@@ -236,23 +236,25 @@ class SubscriptionsResource(Resource):
         command = ReleaseWake(
             self.now_ms, name, ack.wake_id, ack.generation, has_token=wake is not None
         )
-        self._submit_by_token(route, command, responder, control_response)
+        self._submit_by_token(command, responder, control_response)
 
     def _find_wake(
         self, route: str, request: Request, responder: Responder, name: str
     ) -> tuple[str, int] | None:
         """Return the wake whose token a request has, or None if the token is not valid (W5).
 
-        Raises MalformedRequest if the request has no token.
+        Raises MalformedRequest if the request has no token, and with access on also if it is not
+        valid: the next checks would say to strangers which subscriptions exist.
         """
-        if bearer_of(request.headers, request.repeated) is None:
+        wake = self._tokens.read_request(request, name)
+        has_token = bearer_of(request.headers, request.repeated) is not None
+        if wake is None and (self.access.is_on or not has_token):
             self._note_stranger(route, responder)
             raise MalformedRequest(problem_of(TokenInvalid()))
-        return self._tokens.read_request(request, name)
+        return wake
 
     def _submit_by_token(
         self,
-        route: str,
         command: AckWake | ReleaseWake,
         responder: Responder,
         response_of: Callable[[Outcome], Response],
@@ -261,8 +263,6 @@ class SubscriptionsResource(Resource):
 
         def reply(outcome: Outcome) -> None:
             self.tally.note(outcome)
-            if isinstance(outcome, TokenInvalid):
-                self._note_stranger(route, responder)
             send_response(responder, response_of(outcome))
 
         self.engine.submit(command, reply)
