@@ -58,7 +58,7 @@ def _view(subscription: Subscription, *, is_due: bool) -> dict[str, object]:
         "created_ms": row.created_ms,
         "names": sorted(row.names),
         "generation": wake.generation,
-        "wake": (*in_flight, wake.error) if wake.wake_id else None,
+        "wake": (*in_flight, wake.error, wake.next_stream) if wake.wake_id else None,
         "is_suspended": wake.is_suspended,
         "links": {number: _link_view(link) for number, link in subscription.links.items()},
         "pending": sorted(subscription.pending),

@@ -53,6 +53,7 @@ class Wake(NamedTuple):
     worker: str = ""
     attempts: int = 0
     error: str = ""
+    next_stream: int = 0  # the number of the first stream that was created afterwards
 
 
 class Link(NamedTuple):
@@ -285,7 +286,8 @@ class Subscriptions:
         most = min(model.bounds.wake_streams, model.bounds.streams)  # as fit into a frame
         snapshot = self.pending(subscription)[:most]
         subscription.generation += 1
-        subscription.wake = Wake(c.wake_id, now, tuple(snapshot))
+        wake = Wake(c.wake_id, now, tuple(snapshot), next_stream=model.next_stream)
+        subscription.wake = wake
         path = subscription.configuration.wake_stream
         stream = None if path is None else self._wake_stream(path)
         if stream is not None:
@@ -337,7 +339,8 @@ class Subscriptions:
             if linked is None or path in paths:
                 return sub_out.InvalidOffset(ack.id, path)
             acked, tail = linked[1].acked, self._model.streams[path].tail
-            if acked is None and linked[0] not in read:  # it is perhaps newer than the wake
+            is_newer = wake is not None and linked[0] >= wake.next_stream
+            if (acked is None or is_newer) and linked[0] not in read:
                 return sub_out.InvalidOffset(ack.id, path)
             if not (0 if acked is None else acked) <= offset <= tail:
                 return sub_out.InvalidOffset(ack.id, path)

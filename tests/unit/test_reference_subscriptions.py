@@ -346,6 +346,14 @@ def test_a_stream_that_is_newer_than_the_wake_is_not_acked(at_work: Model) -> No
     assert unchanged(at_work, ack(("s", 1))) == sub_out.InvalidOffset("a", "s")
 
 
+def test_nor_is_it_if_it_was_named_again(at_work: Model) -> None:
+    again = (ask.Delete("s", 0), sub_ask.UnlinkStream(0, "a", "s"), create("s"))
+    for command in (*again, sub_ask.LinkStreams(0, "a", ("s",)), append(path="s")):
+        at_work.execute(command)
+    assert acked(at_work) == {"s": 0, "t": 0}
+    assert unchanged(at_work, ack(("s", 1))) == sub_out.InvalidOffset("a", "s")
+
+
 def test_an_ack_that_changes_nothing_writes_nothing(at_work: Model) -> None:
     assert unchanged(at_work, ack()) == sub_out.WakeAcked(next_wake=False)
     assert unchanged(at_work, ack(("t", 0))) == sub_out.WakeAcked(next_wake=False)

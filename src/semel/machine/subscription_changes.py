@@ -109,7 +109,13 @@ def _apply_unlinked(state: State, event: Unlinked, _sections: Sections, _time_ms
 
 
 def _apply_issued(state: State, event: WakeIssued, sections: Sections, time_ms: int) -> Effects:
-    wake = WakeRow(event.generation, event.wake_id, time_ms, snapshot=event.snapshot)
+    wake = WakeRow(
+        event.generation,
+        event.wake_id,
+        time_ms,
+        snapshot=event.snapshot,
+        next_stream=state.next_stream,
+    )
     _find(state, event.id)
     put_wake(state, event.id, wake)
     if not sections:

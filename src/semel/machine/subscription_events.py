@@ -31,7 +31,8 @@ class WakeRow(Row, frozen=True, gc=False, array_like=True):
 
     `wake_id` is empty if no wake is in flight. `worker` is the one that has claimed it, or empty.
     `snapshot` has the number and the stable offset of each stream that was pending. `attempts` is
-    how many deliveries have failed in a row, the last one with `error`.
+    how many deliveries have failed in a row, the last one with `error`. `next_stream` is the lowest
+    number that no stream had when the wake was issued.
     """
 
     generation: int = 0
@@ -42,6 +43,7 @@ class WakeRow(Row, frozen=True, gc=False, array_like=True):
     attempts: int = 0
     error: str = ""
     is_suspended: bool = False
+    next_stream: int = 0
 
 
 # The values of `LinkRow.kinds`, which are added.

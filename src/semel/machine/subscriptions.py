@@ -355,7 +355,7 @@ def _check_acks(state: State, subscription: Subscription, ack: WakeAck) -> Acks 
         link = None if stream is None else subscription.links.get(stream.row.number)
         if stream is None or link is None or stream.row.number in acks:
             return InvalidOffset(ack.id, path)
-        if link.acked == NEVER_ACKED and stream.row.number not in snapshot:
+        if stream.row.number not in snapshot and _can_be_newer(subscription, stream, link):
             return InvalidOffset(ack.id, path)  # perhaps it has taken the place of another one
         if not max(link.acked, 0) <= offset <= stream.tail.tail:
             return InvalidOffset(ack.id, path)
@@ -365,6 +365,11 @@ def _check_acks(state: State, subscription: Subscription, ack: WakeAck) -> Acks 
         for number, offset in sorted(acks.items())
         if offset != subscription.links[number].acked
     )
+
+
+def _can_be_newer(subscription: Subscription, stream: Stream, link: LinkRow) -> bool:
+    """Return True if a stream can be newer than what a worker has read."""
+    return link.acked == NEVER_ACKED or stream.row.number >= subscription.wake.next_stream
 
 
 def _snapshot_acks(state: State, subscription: Subscription) -> Acks:

@@ -73,7 +73,8 @@ def test_a_wake_has_the_pending_streams_with_their_stable_offsets() -> None:
     machine.execute(append(path="r"))
     machine.execute(append(path="s", now=7))
     machine.issue("h")
-    assert machine.wake() == WakeRow(1, "w_h_1", 7, snapshot=((1, 1), (2, 2)))
+    expected = WakeRow(1, "w_h_1", 7, snapshot=((1, 1), (2, 2)), next_stream=4)
+    assert machine.wake() == expected
     assert machine.state.subscriptions.due == set()
     check_derived(machine.state)
 
@@ -255,6 +256,19 @@ def test_an_ack_of_a_stream_that_was_never_acked_begins_at_0() -> None:
     assert machine.pending() == {"a"}
 
 
+def test_a_stream_that_is_named_again_after_it_was_created_again_is_not_acked() -> None:
+    machine = woken(Delete("s", 0), unlink("s"), create("s"), link("s"), append())
+    assert machine.links() == {"s": (0, NAMED)}
+    assert unchanged(machine, ack(("s", 1), done=True)) == InvalidOffset("h", "s")
+    assert machine.pending() == {"s"}
+
+
+def test_a_stream_that_is_older_than_the_wake_can_be_acked_although_the_snapshot_lacks_it() -> None:
+    machine = woken(link("r"), append(path="r"))
+    assert machine.execute(ack(("r", 1))) == WakeAcked(next_wake=False)
+    assert machine.links() == {"s": (0, NAMED), "r": (1, NAMED)}
+
+
 def test_a_stream_that_has_taken_the_place_of_one_that_was_read_is_not_acked() -> None:
     machine = wake_machine(hook("h", pattern="a"), create("a", batch=append(b"x").batch))
     machine.execute(Delete("a", 0))
@@ -421,7 +435,7 @@ def test_a_subscription_is_suspended_after_the_maximum_of_failures() -> None:
     machine.execute(append())
     assert (machine.wake(), machine.pending()) == (wake, {"s"}), "nothing is lost"
     assert machine.execute(resume()) == WakeChanged()
-    assert machine.wake() == WakeRow(1, "w_h_1", 0, snapshot=((1, 1),))
+    assert machine.wake() == WakeRow(1, "w_h_1", 0, snapshot=((1, 1),), next_stream=4)
     assert machine.journal[-1].event == DeliveryNoted("h", 0, is_resumed=True)
     assert unchanged(machine, resume()) == WakeChanged()
 
@@ -511,7 +525,7 @@ def test_a_repeated_commit_returns_the_first_result_whatever_became_of_the_wake(
 def test_the_output_of_a_commit_can_bring_the_next_wake() -> None:
     machine = woken(link("r"))
     machine.execute(one_shot_with(wake_ack(("s", 2), done=True)))
-    assert machine.wake() == WakeRow(2, "w_h_2", 0, snapshot=((2, 1),))
+    assert machine.wake() == WakeRow(2, "w_h_2", 0, snapshot=((2, 1),), next_stream=4)
 
 
 def test_a_commit_can_have_nothing_but_acks() -> None:

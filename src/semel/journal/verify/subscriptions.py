@@ -113,6 +113,8 @@ def _wake_problem(state: State, row: SubscriptionRow, wake: WakeRow) -> str | No
     if not wake.wake_id:
         is_empty = wake == WakeRow(wake.generation)
         return None if is_empty else "no wake is in flight, but the row describes one"
+    if not is_number(wake.next_stream):
+        return "the field `next_stream` of the wake is invalid"
     if not is_name(wake.wake_id, WAKE_ID_BYTES_MAX) or wake.generation == 0:
         return "the id or the generation of the wake is invalid"
     is_webhook = row.type == WEBHOOK
