@@ -151,6 +151,15 @@ def name_wakes_by_their_generation() -> Any:
     return patch.object(Wakes, "_issue", issue)
 
 
+def begin_every_snapshot_with_the_first_streams() -> Any:
+    """Streams that are always pending keep the others out of all snapshots."""
+
+    def next_streams(subscription: Subscription, count: int) -> list[int]:
+        return sorted(subscription.pending)[:count]
+
+    return patch.object(subscriptions, "next_streams", next_streams)
+
+
 def write_no_message_about_a_wake() -> Any:
     """The frame of a wake has no message for the wake stream."""
 
@@ -352,6 +361,11 @@ def checkpoint_without_generations() -> Any:
     return _changed_wakes(lambda row: row if row.wake_id else WakeRow())
 
 
+def checkpoint_without_the_last_stream_of_a_snapshot() -> Any:
+    """The checkpoint omits the stream after which the next snapshot begins."""
+    return _changed_wakes(lambda row: replace(row, last=0))
+
+
 def checkpoint_without_links() -> Any:
     """The checkpoint omits how far streams are acked."""
     return changed_rows(lambda dirty: dirty.links.clear())
@@ -442,6 +456,7 @@ SUBSCRIPTION_MUTANTS: tuple[Callable[[], Any], ...] = (
     issue_a_wake_one_group_later,
     reuse_a_generation_after_a_lease,
     name_wakes_by_their_generation,
+    begin_every_snapshot_with_the_first_streams,
     write_no_message_about_a_wake,
     write_the_message_in_a_frame_of_its_own,
     ack_without_fence,
@@ -462,6 +477,7 @@ SUBSCRIPTION_MUTANTS: tuple[Callable[[], Any], ...] = (
     drop_the_wake_of_a_suspended_subscription,
     give_a_claimed_wake_away_after_a_restart,
     checkpoint_without_generations,
+    checkpoint_without_the_last_stream_of_a_snapshot,
     checkpoint_without_links,
     forget_wakes_in_a_replay,
 )

@@ -59,6 +59,7 @@ def _view(subscription: Subscription, *, is_due: bool) -> dict[str, object]:
         "names": sorted(row.names),
         "generation": wake.generation,
         "wake": (*in_flight, wake.error, wake.next_stream) if wake.wake_id else None,
+        "last": wake.last,
         "is_suspended": wake.is_suspended,
         "links": {number: _link_view(link) for number, link in subscription.links.items()},
         "pending": sorted(subscription.pending),

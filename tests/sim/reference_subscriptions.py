@@ -71,6 +71,7 @@ class Subscription:
     names: set[str]
     generation: int = 0
     wake: Wake | None = None
+    last: int = 0  # the stream after which the next snapshot begins
     is_suspended: bool = False
     links: dict[int, Link] = field(default_factory=dict)  # by the number of the stream
 
@@ -284,7 +285,11 @@ class Subscriptions:
             return
         model, now = self._model, self._model.write(c)
         most = min(model.bounds.wake_streams, model.bounds.streams)  # as fit into a frame
-        snapshot = self.pending(subscription)[:most]
+        pending, last = self.pending(subscription), subscription.last
+        chosen = [each for each in pending if each[0] > last]
+        chosen = [*chosen, *(each for each in pending if each[0] <= last)][:most]
+        snapshot = sorted(chosen)
+        subscription.last = chosen[-1][0] if len(pending) > most else 0
         subscription.generation += 1
         wake = Wake(c.wake_id, now, tuple(snapshot), next_stream=model.next_stream)
         subscription.wake = wake
@@ -491,6 +496,7 @@ class Subscriptions:
             "names": sorted(subscription.names),
             "generation": subscription.generation,
             "wake": None if subscription.wake is None else tuple(subscription.wake),
+            "last": subscription.last,
             "is_suspended": subscription.is_suspended,
             "links": {number: tuple(link) for number, link in subscription.links.items()},
             "pending": [number for number, _ in self.pending(subscription)],

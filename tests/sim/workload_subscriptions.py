@@ -301,7 +301,7 @@ class SubscriptionWorkload:
         if error is not None and self._rng.random() < 0.2:
             later_ms = self._rng.choice([1, 30_000, 3_600_000])
         return sub_ask.NoteDelivery(
-            now_ms, name, generation, error, attempts_max, later_ms, wake_id
+            now_ms, name, generation, error, attempts_max, retry_after_ms=later_ms, wake_id=wake_id
         )
 
     def _commit(self, model: Model, now_ms: int, name: str) -> EngineCommand:

@@ -268,6 +268,13 @@ def test_a_snapshot_has_a_limit() -> None:
     wake = model.subscriptions.by_id["a"].wake
     assert wake is not None
     assert wake.snapshot == ((1, 1), (2, 1))
+    model.execute(ack(done=True))
+    model.execute(issue(wake_id="w_2"))
+    assert model.subscriptions.by_id["a"].wake is not None
+    assert [number for number, _ in model.subscriptions.by_id["a"].wake.snapshot] == [3, 4]
+    model.execute(ack(wake_id="w_2", generation=2, done=True))
+    model.execute(issue(wake_id="w_3"))
+    assert [number for number, _ in model.subscriptions.by_id["a"].wake.snapshot] == [1, 2]
 
 
 def test_what_was_trimmed_wakes_nobody() -> None:

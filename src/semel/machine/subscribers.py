@@ -8,6 +8,7 @@ is pending. They leave this set when something is, and return to it with an ack.
 stream for which everybody was woken already costs as much as one that nobody follows.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -250,6 +251,16 @@ def note_due(state: "State", name: str, subscription: Subscription) -> None:
     """Record that a subscription needs a wake, if it is pending and none is in flight."""
     if not subscription.wake.wake_id and subscription.pending:
         state.subscriptions.due.add(name)
+
+
+def next_streams(subscription: Subscription, count: int) -> list[int]:
+    """Return the streams of the next snapshot, sorted: those after the last one come first (W1).
+
+    So streams that are always pending do not keep others out of all snapshots.
+    """
+    numbers = sorted(subscription.pending)
+    start = bisect_right(numbers, subscription.wake.last) if len(numbers) > count else 0
+    return sorted([*numbers[start:], *numbers[:start]][:count])
 
 
 def put_wake(state: "State", name: str, wake: WakeRow) -> None:

@@ -115,8 +115,8 @@ def _apply_issued(state: State, event: WakeIssued, sections: Sections, time_ms: 
         time_ms,
         snapshot=event.snapshot,
         next_stream=state.next_stream,
+        last=_last_in(event.snapshot, _find(state, event.id)),
     )
-    _find(state, event.id)
     put_wake(state, event.id, wake)
     if not sections:
         return NO_EFFECTS
@@ -129,12 +129,24 @@ def _apply_issued(state: State, event: WakeIssued, sections: Sections, time_ms: 
     return Effects((stream,))
 
 
+def _last_in(snapshot: tuple[tuple[int, int], ...], subscription: Subscription) -> int:
+    """Return the stream after which the next snapshot begins, or 0 if this one has all of them.
+
+    A snapshot begins after the last stream of the one before it, and continues with the first ones.
+    """
+    if len(snapshot) == len(subscription.pending):
+        return 0
+    numbers = [number for number, _ in snapshot]
+    return max([each for each in numbers if each <= subscription.wake.last] or numbers)
+
+
 def _apply_claimed(state: State, event: Claimed, _sections: Sections, _time_ms: int) -> None:
     put_wake(state, event.id, replace(_find(state, event.id).wake, worker=event.worker))
 
 
 def _end_wake(state: State, name: str) -> None:
-    put_wake(state, name, WakeRow(_find(state, name).wake.generation))
+    wake = _find(state, name).wake
+    put_wake(state, name, WakeRow(wake.generation, last=wake.last))
 
 
 def apply_acked(state: State, event: Acked) -> None:

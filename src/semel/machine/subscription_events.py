@@ -32,7 +32,8 @@ class WakeRow(Row, frozen=True, gc=False, array_like=True):
     `wake_id` is empty if no wake is in flight. `worker` is the one that has claimed it, or empty.
     `snapshot` has the number and the stable offset of each stream that was pending. `attempts` is
     how many deliveries have failed in a row, the last one with `error`. `next_stream` is the lowest
-    number that no stream had when the wake was issued.
+    number that no stream had when the wake was issued. `last` stays when the wake ends: it is the
+    stream after which the next snapshot begins, or 0 if the snapshot had all pending streams.
     """
 
     generation: int = 0
@@ -44,6 +45,7 @@ class WakeRow(Row, frozen=True, gc=False, array_like=True):
     error: str = ""
     is_suspended: bool = False
     next_stream: int = 0
+    last: int = 0
 
 
 # The values of `LinkRow.kinds`, which are added.

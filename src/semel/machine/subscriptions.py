@@ -12,7 +12,7 @@ from semel.machine.checks import section_of
 from semel.machine.events import Decision
 from semel.machine.state import State, Stream
 from semel.machine.streams import find_stream
-from semel.machine.subscribers import Subscription, is_pending
+from semel.machine.subscribers import Subscription, is_pending, next_streams
 from semel.machine.subscription_events import (
     MATCHED,
     NAMED,
@@ -269,8 +269,7 @@ def decide_issue(state: State, command: IssueWake) -> Decision:
     subscription = _find(state, command.id)
     if subscription is None or subscription.wake.wake_id or not subscription.pending:
         return _UNCHANGED
-    count = min(WAKE_STREAMS_MAX, state.limits.txn_streams)
-    numbers = sorted(subscription.pending)[:count]
+    numbers = next_streams(subscription, min(WAKE_STREAMS_MAX, state.limits.txn_streams))
     snapshot = tuple((number, state.by_number[number].tail.stable) for number in numbers)
     generation = subscription.wake.generation + 1
     event = WakeIssued(command.id, command.wake_id, generation, snapshot)

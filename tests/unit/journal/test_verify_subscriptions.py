@@ -198,6 +198,7 @@ CASES: list[tuple[str, Plant]] = [
     ("no wake is in flight, but the row describes one", wake(wake_id="")),
     ("no wake is in flight, but", stored("wakes", b"idle", WakeRow(1, next_stream=1))),
     ("the field `next_stream` of the wake is invalid", wake(next_stream=-1)),
+    ("the field `last` of the wake is invalid", stored("wakes", b"idle", WakeRow(1, last=-1))),
     ("the id or the generation of the wake", wake(generation=0)),
     ("the id or the generation of the wake", wake(wake_id="x" * (WAKE_ID_BYTES_MAX + 1))),
     ("the worker of the wake is invalid", wake(worker="w")),
@@ -249,6 +250,7 @@ def test_planted_damage_is_found(message: str, plant: Plant) -> None:
         wake(attempts=1, error=""),
         wake(b"pull", worker="x" * WORKER_BYTES_MAX),
         wake(snapshot=((A1, 0), (99, 7))),  # the stream 99 was deleted
+        stored("wakes", b"idle", WakeRow(1, last=99)),
         link(A1, "hook", NEVER_ACKED, NAMED | MATCHED),
         hook(streams=("other",)),
         lambda tables: owner(tables, "hook"),

@@ -114,6 +114,34 @@ def test_a_snapshot_has_a_limit_and_the_others_follow_with_the_next_wake(
     assert machine.wake().generation == 2
 
 
+def test_streams_that_are_always_pending_do_not_keep_others_out_of_all_snapshots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("semel.machine.subscriptions.WAKE_STREAMS_MAX", 2)
+    machine = wake_machine(hook("h", pattern="a/*"))
+    machine.issues = False
+    for number in range(5):
+        machine.execute(create(f"a/{number}", batch=append(b"x").batch))
+    first = min(machine.subscription().pending)
+    snapshots = []
+    machine.issue("h")
+    for generation in range(1, 7):
+        snapshots.append([number - first for number, _ in machine.wake().snapshot])
+        for number in snapshots[-1]:
+            machine.execute(append(path=f"a/{number}"))
+        done = wake_ack(done=True, generation=generation)
+        machine.execute(AckWake(0, done, WEBHOOK, by_snapshot=True))
+        assert machine.pending() == {f"a/{number}" for number in range(5)}
+        machine.issue("h")
+    assert snapshots == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4], [0, 1]]
+    check_derived(machine.state)
+
+
+def test_after_a_snapshot_with_all_pending_streams_the_next_one_begins_with_the_first() -> None:
+    machine = wake_machine(hook("h", "s", "r"), append(path="r"), append())
+    assert (machine.wake().snapshot, machine.wake().last) == (((2, 1),), 0)
+
+
 # ---- W2 ------------------------------------------------------------------------------------------
 
 

@@ -110,8 +110,10 @@ def _check_wakes(decoded: Decoded, state: State, corrupt: Corrupt) -> None:
 def _wake_problem(state: State, row: SubscriptionRow, wake: WakeRow) -> str | None:
     if not (is_number(wake.generation) and is_number(wake.issued_ms)):
         return "the generation or the time of the wake is invalid"
+    if not is_number(wake.last):
+        return "the field `last` of the wake is invalid"
     if not wake.wake_id:
-        is_empty = wake == WakeRow(wake.generation)
+        is_empty = wake == WakeRow(wake.generation, last=wake.last)
         return None if is_empty else "no wake is in flight, but the row describes one"
     if not is_number(wake.next_stream):
         return "the field `next_stream` of the wake is invalid"
