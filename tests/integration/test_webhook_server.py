@@ -128,6 +128,47 @@ def test_keys_that_cannot_be_loaded_at_sighup_change_nothing(tmp_path: Path) -> 
         assert eventually(lambda: bool(hook.requests) and is_signed(hook.requests[0], before))
 
 
+def test_a_file_of_keys_that_is_missing_at_sighup_changes_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    options = ("--webhook-ca", authority.ca)
+    with receiver(DONE) as hook, serving(tmp_path / "data", *options) as server:
+        subscribe(server, hook.url)
+        before = jwks(server)
+        key = tmp_path / "data" / "webhook.key"
+        content = key.read_bytes()
+        key.unlink()
+        server.signal(signal.SIGHUP)
+        assert eventually(lambda: "webhook.key does not exist any more" in server.stderr)
+        assert "loaded again" not in server.stderr
+        assert jwks(server) == before
+        assert not key.exists()
+        key.write_bytes(content)
+        key.chmod(0o600)
+        server.signal(signal.SIGHUP)
+        assert eventually(lambda: "the keys of webhooks are loaded again" in server.stderr)
+        assert jwks(server) == before
+
+
+def test_authorities_are_loaded_again_before_there_are_keys(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    old, new = Authority(tmp_path / "a"), Authority(tmp_path / "b")
+    trusted = tmp_path / "ca.pem"
+    trusted.write_bytes(Path(old.ca).read_bytes())
+    options = ("--webhook-ca", str(trusted))
+    with (
+        receiver(DONE, tls=served(new, "hook")) as hook,
+        serving(tmp_path / "data", *options) as server,
+    ):
+        trusted.write_bytes(Path(new.ca).read_bytes())
+        server.signal(signal.SIGHUP)
+        assert eventually(lambda: "loaded again" in server.stderr)
+        assert subscribe(server, hook.url).status == 201
+        append(server)
+        assert eventually(lambda: show(server)["pending_count"] == 0)
+        assert len(hook.requests) == 1
+
+
 def test_a_server_does_not_start_with_wrong_keys(tmp_path: Path) -> None:
     key = tmp_path / "webhook.key"
     key.write_bytes(b"{}")

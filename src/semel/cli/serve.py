@@ -331,13 +331,26 @@ def _check_open_files() -> None:
             os.close(fd)
 
 
+def _load_at_hangup(
+    serving: ServeOptions, listener: Listener, identities: OutsideIdentities
+) -> FileReload:
+    """Return what loads the files of a server again, after it is set to do so at every SIGHUP."""
+    reload = FileReload(
+        serving.load,
+        listener,
+        identities,
+        tls_cert=serving.tls_cert,
+        config=serving.config,
+        webhook_ca=serving.webhook_ca,
+    )
+    reload.on_hangup()
+    return reload
+
+
 async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) -> None:
     listener = Listener()
     identities = OutsideIdentities(files.certificates, files.jwt)
-    reload = FileReload(
-        serving.load, listener, identities, tls_cert=serving.tls_cert, config=serving.config
-    )
-    reload.on_hangup()
+    reload = _load_at_hangup(serving, listener, identities)
     try:  # bind first, because creating a data directory takes time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
@@ -379,9 +392,8 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
-    reload.deliveries = deliveries = WebhookDeliveries(
-        engine, webhooks, count_max=deliveries_allowed(limits)
-    )
+    deliveries = WebhookDeliveries(engine, webhooks, count_max=deliveries_allowed(limits))
+    reload.use_for(deliveries)
     deliveries.start()
     identities.start()
     # A warning, because `logging` shows nothing lower without a configuration.

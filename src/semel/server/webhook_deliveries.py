@@ -238,7 +238,7 @@ class WebhookDeliveries:
             self._sender.stop()
 
     def replace(self, files: WebhookFiles) -> None:
-        """Use keys and authorities that were loaded again."""
+        """Use keys and authorities that were loaded again. Raises BadWebhookKeys."""
         self._webhooks.replace(files)
         if self._sender is not None:
             self._sender.replace_context(files.context)

@@ -63,7 +63,13 @@ class Webhooks:
         return self._files.keys
 
     def replace(self, files: WebhookFiles) -> None:
-        """Use files that were loaded again."""
+        """Use files that were loaded again.
+
+        Raises BadWebhookKeys, and keeps the present files, if that of the keys in use is missing:
+        new keys would end the tokens of all wakes in flight.
+        """
+        if files.keys is None and self._files.keys is not None:
+            raise BadWebhookKeys(f"{self.settings.key_file} does not exist any more")
         self._files = files
 
     # ---- addresses of this server ----------------------------------------------------------------

@@ -310,6 +310,16 @@ def test_keys_that_were_loaded_again_are_used(path: str) -> None:
     assert hooks.keys.kid == new.kid
 
 
+def test_keys_in_use_are_kept_if_their_file_is_missing(path: str) -> None:
+    hooks = webhooks(path)
+    hooks.replace(load_webhook_files(hooks.settings))  # there are none yet
+    used = hooks.keys
+    os.unlink(path)
+    with pytest.raises(BadWebhookKeys, match="does not exist any more"):
+        hooks.replace(load_webhook_files(hooks.settings))
+    assert hooks.keys is used
+
+
 @pytest.mark.parametrize(
     ("origin", "callback", "jwks"),
     [
