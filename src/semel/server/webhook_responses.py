@@ -5,12 +5,14 @@ it is read than is needed: nothing after the head unless the status is 2xx.
 """
 
 import re
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
 from msgspec import Struct
 
 from semel.model.limits import (
+    NUMBER_MAX,
     WEBHOOK_RESPONSE_BYTES_MAX,
     WEBHOOK_RESPONSE_HEAD_BYTES_MAX,
     WEBHOOK_RETRY_AFTER_MS_MAX,
@@ -24,7 +26,8 @@ _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _LENGTH: Final = re.compile(rb"[0-9]{1,16}")
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
-_SECONDS: Final = re.compile(r"[0-9]{1,12}")
+_SECONDS: Final = re.compile(r"[0-9]+")
+_SECONDS_DIGITS_MAX: Final = 12  # a number with more digits is more than an hour
 _NO_BODY: Final = (204, 205, 304)
 
 
@@ -234,10 +237,14 @@ def retry_after_ms(value: str | None, now_s: int) -> int:
     if value is None:
         return 0
     if _SECONDS.fullmatch(value) is not None:
-        seconds = int(value)
+        digits = value.lstrip("0")
+        seconds = int(digits or 0) if len(digits) <= _SECONDS_DIGITS_MAX else NUMBER_MAX
     else:
         try:
-            seconds = int(parsedate_to_datetime(value).timestamp()) - now_s
+            date = parsedate_to_datetime(value)
+            # Dates without a zone have the form of `asctime`, which means UTC (RFC 9110, 5.6.7).
+            date = date.replace(tzinfo=date.tzinfo or UTC)
+            seconds = int(date.timestamp()) - now_s
         except (ValueError, TypeError, OverflowError, IndexError):
             return 0
     return max(0, min(1000 * seconds, WEBHOOK_RETRY_AFTER_MS_MAX))

@@ -1,6 +1,7 @@
 """The parser of the responses of webhook receivers, and what responses say."""
 
 import random
+import time
 from email.utils import formatdate
 
 import pytest
@@ -221,7 +222,12 @@ def test_a_long_line_of_spaces_costs_linear_time() -> None:
         ("3600", WEBHOOK_RETRY_AFTER_MS_MAX),
         ("3601", WEBHOOK_RETRY_AFTER_MS_MAX),
         ("999999999999", WEBHOOK_RETRY_AFTER_MS_MAX),
-        ("9" * 400, 0),
+        ("9" * 12, WEBHOOK_RETRY_AFTER_MS_MAX),
+        ("1" + "0" * 12, WEBHOOK_RETRY_AFTER_MS_MAX),
+        ("9" * 5_000, WEBHOOK_RETRY_AFTER_MS_MAX),
+        ("0" * 5_000 + "7", 7_000),
+        ("0" * 5_000, 0),
+        ("\u0667", 0),
         ("-7", 0),
         ("1.5", 0),
         ("soon", 0),
@@ -235,3 +241,15 @@ def test_a_delay_is_a_number_or_a_date_and_at_most_an_hour(
     value: str | None, expected: int
 ) -> None:
     assert retry_after_ms(value, NOW_S) == expected
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_a_date_without_a_zone_is_in_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = time.asctime(time.gmtime(NOW_S + 90))
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert retry_after_ms(value, NOW_S) == 90_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
