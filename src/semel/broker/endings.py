@@ -35,6 +35,7 @@ class Endings:
         self._lives = lives
         self._memberships = memberships
         self._wakes = wakes
+        wakes.expire_stream = self.expire_stream
 
     def prepare(self, command: EngineCommand) -> bool:
         """End overdue members, transactions and wakes that a command affects.

@@ -3,7 +3,7 @@
 Also adds to a command the stored facts that are needed to decide the command.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from semel.model.commands import (
     Append,
     Begin,
     Commit,
+    CommitTxn,
     Create,
     EngineCommand,
     ListedTxn,
@@ -43,6 +44,7 @@ from semel.model.limits import TXN_ID_BYTES_MAX
 from semel.model.messages import is_json
 from semel.model.names import is_name, is_number
 from semel.model.rights import Caller
+from semel.model.subscription_commands import AckWake, CreateSubscription, LinkStreams, WakeAck
 from semel.model.topic_commands import AppendTopic, OnTopic
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
@@ -59,10 +61,28 @@ def affected_paths(command: EngineCommand) -> list[str]:
     if isinstance(command, PinSnapshot):
         return [pinned.path for pinned in command.ranges]
     if isinstance(command, Commit):
-        return paths_of(command)
+        return [*paths_of(command), *_acked_paths(command.wakes)]
     if isinstance(command, JoinGroup):
         return [*command.streams, *command.topics]
-    return [command.path] if isinstance(command, StreamCommand | OnTopic) else []
+    if isinstance(command, StreamCommand | OnTopic):
+        return [command.path]
+    return _followed_paths(command)
+
+
+def _followed_paths(command: EngineCommand) -> list[str]:
+    """Return the paths of the streams that a command of a subscription or a worker names."""
+    if isinstance(command, CreateSubscription):
+        wake_streams = () if command.wake_stream is None else (command.wake_stream,)
+        return [*command.streams, *wake_streams]
+    if isinstance(command, LinkStreams):
+        return [*command.streams]
+    if isinstance(command, AckWake):
+        return _acked_paths((command.ack,))
+    return _acked_paths(command.wakes) if isinstance(command, CommitTxn) else []
+
+
+def _acked_paths(wakes: Iterable[WakeAck]) -> list[str]:
+    return [path for wake in wakes for path, _ in wake.acks]
 
 
 def affected_members(command: EngineCommand) -> set[tuple[str, str]]:

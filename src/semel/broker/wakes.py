@@ -73,8 +73,8 @@ class Wakes:
     being delivered, it waits for a retry, it is leased, or its subscription is suspended.
 
     `on_deliverable` is called with the id of each subscription whose delivery becomes due. Without
-    it, `take_deliveries` returns them. `issued`, `expired`, `delivered` and `failed` count since
-    the start of the process.
+    it, `take_deliveries` returns them. `expire_stream` is `Endings.expire_stream`. `issued`,
+    `expired`, `delivered` and `failed` count since the start of the process.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Wakes:
         self._deliverable: dict[str, None] = {}
         self._queue: dict[str, None] = {}  # subscriptions that need a wake, the oldest first
         self.on_deliverable: Callable[[str], None] | None = None
+        self.expire_stream: Callable[[str, int], bool] = lambda _path, _now_ms: True
         self.issued = self.expired = self.delivered = self.failed = 0
         for name, subscription in sorted(state.subscriptions.by_id.items()):
             self._resume(name, subscription)
@@ -159,6 +160,17 @@ class Wakes:
         return True
 
     def _issue(self, name: str, now_ms: int) -> bool:
+        """Issue a wake. Return False if that has to wait.
+
+        First delete the wake stream if its TTL has passed, because the message about the wake would
+        start its TTL again. It does not change a date, and the time of frames can be after that of
+        the clock.
+        """
+        path = self._state.subscriptions.by_id[name].row.wake_stream
+        stream = None if path is None else self._state.by_path.get(path)
+        has_ttl = stream is not None and stream.row.expires_at_ms is None
+        if path is not None and has_ttl and not self.expire_stream(path, now_ms):
+            return False
         wake_id = f"w_{self._random_bytes(_WAKE_ID_BYTES).hex()}"
         return self._execute(IssueWake(now_ms, name, wake_id))
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from semel.broker.wakes import Wakes, retry_ms
 from semel.machine.subscription_events import SubscriptionRow, WakeRow
@@ -11,10 +12,12 @@ from semel.model.limits import RETRY_MS_MAX, RETRY_MS_MIN, WAKES_PER_GROUP_MAX
 from semel.model.outcomes import DiskFull, Outcome
 from semel.model.outcomes_subscriptions import (
     Fenced,
+    InvalidOffset,
     NoPendingWork,
     WakeAcked,
     WakeChanged,
     WakeClaimed,
+    WakeStreamRefused,
 )
 from semel.model.subscription_commands import (
     PULL_WAKE,
@@ -24,6 +27,7 @@ from semel.model.subscription_commands import (
     CreateSubscription,
     DeleteSubscription,
     ExpireWake,
+    LinkStreams,
     NoteDelivery,
     ReleaseWake,
     ResumeSubscription,
@@ -134,6 +138,43 @@ def test_a_write_group_has_fewer_wakes_if_these_have_very_many_pending_streams(
     bed.submit(bed.append())
     assert bed.broker.next_group() is not None
     assert bed.wakes.issued == 2
+
+
+@pytest.mark.parametrize(("idle_ms", "messages"), [(999, 1), (1_000, None)])
+def test_a_message_about_a_wake_does_not_keep_an_expired_wake_stream(
+    idle_ms: int, messages: int | None
+) -> None:
+    bed = WakeBed(segment_bytes=1 << 20)
+    bed.execute(Create("short", bed.now_ms, "i", "application/json", 1_000))
+    bed.execute(CreateSubscription(bed.now_ms, "p", PULL_WAKE, None, ("s",), wake_stream="short"))
+    bed.now_ms += idle_ms
+    bed.execute(bed.append())
+    stream = bed.broker.state.by_path.get("short")
+    assert (None if stream is None else stream.tail.tail) == messages
+    assert bed.wake("p").generation == 1
+    bed.sweep(999)
+    assert bed.broker.state.by_path.get("short") is stream
+
+
+def test_an_expired_stream_is_neither_followed_nor_acked_nor_a_wake_stream() -> None:
+    bed = woken()
+    state, ttl_ms = bed.broker.state, 1_000
+    for path in ("a", "b", "c", "d"):
+        bed.execute(bed.create(path, ttl_ms=ttl_ms))
+    bed.execute(Create("short", bed.now_ms, "i", "application/json", ttl_ms))
+    bed.execute(LinkStreams(bed.now_ms, "hook", ("c", "d")))
+    bed.now_ms += ttl_ms
+    refused = CreateSubscription(bed.now_ms, "x", PULL_WAKE, None, ("a",), wake_stream="short")
+    assert isinstance(bed.execute(refused), WakeStreamRefused)
+    assert {"a", "short"}.isdisjoint(state.by_path)
+    bed.execute(LinkStreams(bed.now_ms, "hook", ("b",)))
+    assert "b" not in state.by_path
+    wake = bed.wake("hook")
+    ack = WakeAck("hook", wake.wake_id, wake.generation, (("c", 0),))
+    assert bed.execute(AckWake(bed.now_ms, ack)) == InvalidOffset("hook", "c")
+    commit = Commit(bed.now_ms, "p", 0, 0, wakes=(replace(ack, acks=(("d", 0),)),))
+    assert bed.execute(commit) == InvalidOffset("hook", "d")
+    assert list(state.subscriptions.by_id["hook"].links) == [state.by_path["s"].row.number]
 
 
 def test_a_claim_issues_the_wake_that_an_expired_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
