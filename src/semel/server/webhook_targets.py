@@ -266,6 +266,7 @@ _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 # An IPv6 address in one of these contains an IPv4 address. No network that is allowed changes that
 # they are refused, because it would say nothing about the IPv4 address.
 _EMBEDDING: Final = (
+    *IPv6Network("::/96").address_exclude(IPv6Network("::/127")),  # without :: and ::1
     ip_network("::ffff:0:0/96"),
     ip_network("::ffff:0:0:0/96"),
     _NAT64,
@@ -281,10 +282,14 @@ _METADATA: Final = tuple(
     for each in (
         "169.254.169.0/24",  # AWS, Azure, Google, Oracle, OpenStack, and their neighbours
         "169.254.170.0/24",  # AWS: containers
+        "169.254.0.23",  # Tencent
+        "169.254.42.42",  # Scaleway
         "100.100.100.200",  # Alibaba
         "168.63.129.16",  # Azure, at a public address
         "192.0.0.192",  # Oracle
         "fd00:ec2::/32",  # AWS
+        "fd00:c1::/32",  # Oracle
+        "fd00:42::/32",  # Scaleway
         "fd20:ce::/32",  # Google
         "fe80::a9fe:a9fe",  # OpenStack
     )
