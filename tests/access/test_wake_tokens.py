@@ -232,6 +232,19 @@ def test_refused_tokens_are_counted_in_the_audit(tmp_path: Path) -> None:
         server.kill()
 
 
+def committed(work: Work, producer: str, wake: dict[str, Any]) -> Answer:
+    """Send the commit of this producer that ends a wake. The same call repeats it."""
+    part = {"wake_id": wake["wake_id"], "generation": wake["generation"], "done": True}
+    acks = [{"stream": each["path"], "offset": each["tail_offset"]} for each in wake["streams"]]
+    document = {
+        "producer_id": producer,
+        "producer_epoch": 0,
+        "producer_seq": 0,
+        "subscriptions": {work.name: {**part, "acks": acks, "token": wake["token"]}},
+    }
+    return work.server.call(work.server.admin, "POST", "/v1/commits", document)
+
+
 def test_a_new_file_of_keys_ends_all_tokens_and_a_new_key_none(tmp_path: Path) -> None:
     """The command that replaces the signing key keeps the key of the tokens."""
     data = tmp_path / "data"
@@ -246,6 +259,9 @@ def test_a_new_file_of_keys_ends_all_tokens_and_a_new_key_none(tmp_path: Path) -
     server = started()
     try:
         work = Work(server)
+        first, commit = work.claim(), fresh("p")
+        assert committed(work, commit, first).json["duplicate"] is False
+        work.append()
         wake = work.claim()
         server.kill()
         WebhookKeys.rotate(str(file), 1)
@@ -255,6 +271,10 @@ def test_a_new_file_of_keys_ends_all_tokens_and_a_new_key_none(tmp_path: Path) -
         file.unlink()
         work.server = server = started()
         assert refusal(work.call("ack", wake, wake["token"])) == REFUSED
+        assert committed(work, commit, first).json["duplicate"] is True
+        other = committed(work, fresh("p"), wake)
+        assert (other.status, other.code, other.json["subscription"]) == (*REFUSED, work.name)
+        assert other.json["applied"] == "no"
         assert file.exists(), "new keys are created when they are needed"
     finally:
         server.kill()

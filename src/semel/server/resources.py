@@ -49,6 +49,7 @@ from semel.wire.transactions import (
     parse_txn_query,
     pending_transaction,
 )
+from semel.wire.wake_acks import refused_token
 
 T = TypeVar("T")
 # Whether there is more to process, for each subscription whose wake a commit has acked.
@@ -205,6 +206,10 @@ class CommittingResource(Resource):
 
         def reply(outcome: Outcome) -> None:
             self.tally.note(outcome)
+            problem = refused_token(outcome, wakes)
+            if problem is not None:
+                send_response(responder, self.problem_response(problem))
+                return
             if not isinstance(outcome, CommitDone) or outcome.is_duplicate:
                 send_response(responder, response_of(outcome, ()))
                 return

@@ -5,15 +5,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from semel.model.outcomes_subscriptions import TokenInvalid
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_subscriptions import Fenced, TokenInvalid, UnknownSubscription
 from semel.model.subscription_commands import WakeAck
 from semel.wire.documents import read_offset
-from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.problems import Problem
 from semel.wire.rendering import problem_of
 from semel.wire.schema.transactions import CommitWake, CommitWakes, NextWake, Offset
 
 NEVER: Final = "-1"  # the offset before the first ack, and that of a stream that does not exist
 _NO_WAKE: Final = "-"  # no wake has this id
+_NOT_PERMITTED: Final = "!"  # nor this one: it is in acks of a commit whose token is not valid
 
 # A function that returns the wake id and the generation in a token, or None. Its arguments are the
 # token, and the id of the subscription that it must be of.
@@ -44,7 +46,10 @@ def ack_without_token(name: str) -> WakeAck:
 
 
 def read_wakes(wakes: CommitWakes, read_token: TokenReader) -> tuple[WakeAck, ...]:
-    """Return the acks in a commit. Raises MalformedRequest, also if a token is not valid."""
+    """Return the acks in a commit. Raises MalformedRequest.
+
+    An ack whose token is not valid cannot be accepted: see `refused_token`.
+    """
     return tuple(_read_wake(name, wake, read_token) for name, wake in wakes.items())
 
 
@@ -55,13 +60,21 @@ def _read_wake(name: str, wake: CommitWake, read_token: TokenReader) -> WakeAck:
     if wake.token is None:
         return ack
     owner = read_token(wake.token, name)
-    if owner is None:
-        problem = problem_of(TokenInvalid())
-        facts = {"subscription": name}
-        raise MalformedRequest(
-            Problem(problem.status, problem.code, problem.message, facts, problem.headers)
-        )
-    return fence_other(ack, owner)
+    return replace(ack, wake_id=_NOT_PERMITTED) if owner is None else fence_other(ack, owner)
+
+
+def refused_token(outcome: Outcome, wakes: Iterable[WakeAck]) -> Problem | None:
+    """Return the problem if a commit was refused because of a token that is not valid, else None.
+
+    Such a commit is decided as others are, because it can be the repeat of a commit that was
+    accepted before the keys of the tokens were replaced: then it gets the first result.
+    """
+    if not isinstance(outcome, Fenced | UnknownSubscription):
+        return None
+    refused = [each for each in wakes if each.is_permitted and each.wake_id == _NOT_PERMITTED]
+    if all(each.id != outcome.id for each in refused):
+        return None
+    return replace(problem_of(TokenInvalid()), facts={"subscription": outcome.id})
 
 
 def next_wakes(outcomes: Iterable[tuple[str, bool]]) -> dict[str, NextWake]:

@@ -4,15 +4,18 @@ import json
 from typing import Any, Final
 
 import pytest
+from msgspec import structs
 
 from semel.model.commands import Commit, CommitTxn
+from semel.model.outcomes import DiskFull
+from semel.model.outcomes_subscriptions import Fenced, UnknownSubscription
 from semel.model.outcomes_txn import CommitDone
 from semel.model.steps import finish
 from semel.model.subscription_commands import WakeAck
 from semel.wire.commits import commit_response, parse_commit
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.transactions import call_response, parse_call
-from semel.wire.wake_acks import ack_without_token, fence_other, read_no_token
+from semel.wire.wake_acks import ack_without_token, fence_other, read_no_token, refused_token
 from tests.unit.wire.builders import refused
 
 JSON: Final = {"content-type": "application/json"}
@@ -104,13 +107,38 @@ def test_the_token_of_another_wake_permits_an_ack_that_is_fenced(token: str) -> 
 
 @pytest.mark.parametrize("token", ["", "x", "semel_a_b"])
 def test_a_token_that_is_not_of_this_subscription_is_401(token: str) -> None:
-    problem = problem_of_commit({"s": {**WAKE, "token": token}})
-    assert refused(problem) == (401, "TOKEN_INVALID")
-    assert problem.facts == {"subscription": "s"}
-    assert [name for name, _ in problem.headers] == ["WWW-Authenticate"]
-    assert refused(commit_txn({"s": {**WAKE, "token": token}})) == (401, "TOKEN_INVALID")
-    other = problem_of_commit({"r": {**WAKE, "token": "good"}})
-    assert other.facts == {"subscription": "r"}
+    in_txn = commit_txn({"s": {**WAKE, "token": token}})
+    assert isinstance(in_txn, CommitTxn)
+    other = commit({"s": {**WAKE, "token": "good"}, "r": {**WAKE, "token": "good"}}).wakes
+    for wakes, name in (
+        (commit({"s": {**WAKE, "token": token}}).wakes, "s"),
+        (in_txn.wakes, "s"),
+        (other, "r"),
+    ):
+        for outcome in (Fenced(name, 3), UnknownSubscription(name)):
+            problem = refused_token(outcome, wakes)
+            assert problem is not None
+            assert refused(problem) == (401, "TOKEN_INVALID")
+            assert problem.facts == {"subscription": name}
+            assert [header for header, _ in problem.headers] == ["WWW-Authenticate"]
+            assert problem.applied == "no"
+    assert refused_token(Fenced("s", 3), other) is None
+
+
+def test_an_ack_whose_token_is_not_valid_is_of_no_wake() -> None:
+    """So it cannot be accepted, whatever its body says."""
+    for wake_id in ("w", "!", "-"):
+        (found,) = commit({"s": {**WAKE, "wake_id": wake_id, "token": "x"}}).wakes
+        assert not found.wake_id.startswith("w")
+
+
+def test_other_refusals_and_results_are_not_about_the_token() -> None:
+    wakes = commit({"s": {**WAKE, "token": "x"}}).wakes
+    for outcome in (DONE, structs.replace(DONE, is_duplicate=True), DiskFull()):
+        assert refused_token(outcome, wakes) is None
+    for token in (None, "good", "old"):
+        valid = commit({"s": {**WAKE, "wake_id": "!", "token": token}}).wakes
+        assert refused_token(Fenced("s", 3), valid) is None
 
 
 def test_a_server_without_tokens_knows_none() -> None:
