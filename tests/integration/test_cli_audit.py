@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from semel import errors
 from semel.client.sync.client import Client
 from tests.integration.recorder import eventually
 from tests.integration.test_cli_streams import PROGRAM
@@ -216,6 +217,26 @@ def test_transactions_and_sinks_get_another_owner(served: TokenServer) -> None:
     assert served.json("sinks", "show", "app")[0]["owner"] is None
     served.ok("txn", "abort", "open-one")
     assert served.json("txn", "show", "open-one")[0]["owner"] == "clerk"
+
+
+def test_a_subscription_that_another_principal_has_created_is_given_to_its_workers(
+    served: TokenServer,
+) -> None:
+    for path in ("owned/wakes", "owned/orders"):
+        served.ok("create", path, "--content-type", "application/json")
+    command = ("subscriptions", "create", "billing", "--stream", "owned/orders")
+    served.ok(*command, "--wake-stream", "owned/wakes")
+    served.ok("append", "owned/orders", "1")
+    rights = ("--scope", "subscription:billing:write", "--scope", "stream:owned/*:read")
+    worker = served.create("--principal", "worker", *rights)
+    with Client(served.url, token=worker) as client:
+        with pytest.raises(errors.Forbidden):
+            client.subscriptions.claim("billing")
+        said = served.ok("subscriptions", "chown", "billing", "--to", "worker")
+        assert said == "subscription billing belongs to worker now, and belonged to admin before\n"
+        assert client.subscriptions.claim("billing").generation == 1
+    missing = served.refused(1, "subscriptions", "chown", "none", "--nobody")
+    assert "thing_not_found" in missing
 
 
 def test_the_new_owner_must_be_named(served: TokenServer) -> None:

@@ -73,6 +73,43 @@ def test_a_worker_needs_only_the_rights_on_its_things(
         assert wake.done() is False
 
 
+def test_a_worker_that_may_not_read_a_stream_says_so_and_ends(
+    guarded: TokenServer, admin: Client, names: Names
+) -> None:
+    """What it may not see looks deleted. Without an error, wakes would follow for ever."""
+    prepared(admin, names)
+    admin.stream(names.input(1)).create(JSON)
+    rights = [
+        f"subscription:{names.id}:write,describe",
+        f"stream:{names.input()}:read",
+        f"stream:{names.wakes}:read",
+        f"stream:{names.out}:write",
+    ]
+    admin.subscriptions.create(names.id, pattern=names.pattern, wake_stream=names.wakes)
+    admin.access.change_owner("subscription", names.id, "reader")
+    admin.stream(names.input(1)).append("secret")
+    admin.stream(names.input()).append(1)
+    with Client(guarded.url, token=token(guarded, *rights, principal="reader")) as client:
+        worker = client.subscriptions.worker(names.id, retries=2, backoff=0.001)(copies(names))
+        with pytest.raises(errors.StreamNotFound, match=f"{names.input(1)}.*right 'read'"):
+            worker.run(live=False)
+    assert values(admin, names.out) == [1], "what it may read is processed"
+    assert admin.subscriptions.show(names.id).generation < 9
+
+
+def test_a_receiver_that_may_not_read_a_stream_fails_its_deliveries(
+    guarded: TokenServer, admin: Client, names: Names
+) -> None:
+    prepared(admin, names)
+    app = Application(guarded.url, copies(names), token=token(guarded, f"stream:{names.out}:write"))
+    with served(app) as url:
+        admin.subscriptions.create(names.id, pattern=names.pattern, webhook_url=url)
+        admin.stream(names.input()).append(1)
+        wait_for(lambda: admin.subscriptions.show(names.id).attempts, "a failed delivery")
+        info = admin.subscriptions.show(names.id)
+        assert (info.last_error, info.generation) == ("status 500", 2)
+
+
 def test_a_receiver_acks_with_the_token_of_the_delivery(
     guarded: TokenServer, admin: Client, names: Names
 ) -> None:

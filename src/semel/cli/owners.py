@@ -1,4 +1,4 @@
-"""The commands `chown` of `semel producers`, `semel txn` and `semel sinks`."""
+"""The commands `chown` of `semel producers`, `txn`, `sinks` and `subscriptions`."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -18,6 +18,7 @@ from semel.cli.output import (
     write_lines,
     write_stdout,
 )
+from semel.cli.owners import give, owner_options
 from semel.client.errors import SubscriptionExists
 from semel.client.flows import Flow
 from semel.client.subscription_calls import (
@@ -31,6 +32,7 @@ from semel.client.sync.client import Client
 from semel.client.values import START
 from semel.model.limits import LEASE_MS_MAX, LEASE_MS_MIN
 from semel.model.offsets import print_offset
+from semel.model.rights import SUBSCRIPTION
 
 _TITLES: Final = ("subscription", "type", "status", "streams", "pending", "target")
 _OK: Final = 200  # the status of the response if the subscription exists already
@@ -256,6 +258,19 @@ def unlink_command(
     client.subscriptions.unlink(subscription, *paths)
     sentence = f"{subscription} no longer names {', '.join(paths)}"
     report(sentence, {"subscription": subscription, "unlinked": list(paths)}, is_json=is_json)
+
+
+@subscriptions_command.command("chown", cls=ChangingCommand)
+@id_argument
+@owner_options
+def change_subscription_owner_command(client: Client, *, subscription: str, **options: Any) -> None:
+    """Give a subscription another owner.
+
+    With access on, whoever creates a subscription owns it. Only its owner and administrators can
+    claim its wakes, link streams, resume and delete it. If nobody owns it, everybody with the other
+    rights can.
+    """
+    give(client, SUBSCRIPTION, subscription, **options)
 
 
 @subscriptions_command.command("resume", cls=ChangingCommand)

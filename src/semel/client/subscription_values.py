@@ -151,8 +151,10 @@ class WakeBatch(Struct, frozen=True):
     subscription: str
     generation: int
     messages: list[Message]
-    # How far the streams are processed, once the messages are. It is internal.
+    # How far the streams are processed, once the messages are; and those of which nothing could be
+    # read, although something is pending. Both are internal.
     ends: dict[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)

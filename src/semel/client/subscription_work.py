@@ -145,21 +145,25 @@ class WakeSource:
 
 def read_wake(site: ServerConfig, wake: WakeInfo, count: int) -> Flow[WakeBatch]:
     """Return pending messages of a wake, at most `count`. Only committed messages are read."""
-    batch = WakeBatch(wake.subscription, wake.generation, [])
+    found: list[Message] = []
+    ends: dict[str, str] = {}
+    unread: set[str] = set()
     size = 0
     for stream in wake.streams:
-        if len(batch) >= count or size >= _BATCH_BYTES_MAX:
+        if len(found) >= count or size >= _BATCH_BYTES_MAX:
             break
         if not stream.has_pending:
             continue
         messages, end = yield from _read_stream(
-            site, stream, count=count - len(batch), size_max=_BATCH_BYTES_MAX - size
+            site, stream, count=count - len(found), size_max=_BATCH_BYTES_MAX - size
         )
-        batch.messages.extend(messages)
+        found.extend(messages)
         size += sum(len(message.raw) for message in messages)
         if end > _ordinal(stream.acked_offset):
-            batch.ends[stream.path] = print_offset(end)
-    return batch
+            ends[stream.path] = print_offset(end)
+        else:
+            unread.add(stream.path)
+    return WakeBatch(wake.subscription, wake.generation, found, ends, frozenset(unread))
 
 
 def _read_stream(
@@ -197,6 +201,33 @@ def _read_stream(
             size += len(message.raw)
         end = max(end, _ordinal(reader.offset))
     return found, min(max(end, first), max(tail, first))
+
+
+class UnreadStreams:
+    """Recognises streams of which nothing can be read, although something is pending.
+
+    A stream that was deleted after its wake was issued is not in the next one. If it is there
+    again, this client cannot see it. Without an error, wakes would follow each other for ever.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def check(self, batch: WakeBatch) -> None:
+        """Raise StreamNotFound if a wake brings nothing but such a stream for the second time."""
+        generation, before = self._found.get(batch.subscription, (batch.generation, frozenset()))
+        again = sorted(batch.unread & before)
+        if again and batch.generation > generation and not batch.ends:
+            error = errors.StreamNotFound(
+                f"nothing can be read of the stream {again[0]}, although the subscription"
+                f" {batch.subscription} has something pending there",
+                status=404,
+            )
+            error.advice = "use a token with the right 'read' on the stream"
+            raise error
+        self._found.pop(batch.subscription, None)
+        if batch.unread:
+            self._found[batch.subscription] = batch.generation, batch.unread
 
 
 def _reader(site: ServerConfig, path: str, start: str) -> PageReader:

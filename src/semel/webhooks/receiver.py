@@ -20,7 +20,7 @@ from semel.client.aio.client import AsyncClient
 from semel.client.aio.subscriptions import AsyncWakeProcessor
 from semel.client.subscription_calls import show_subscription
 from semel.client.subscription_values import WEBHOOK, WakeInfo, WakeStream
-from semel.client.subscription_work import BATCH_MESSAGES_MAX
+from semel.client.subscription_work import BATCH_MESSAGES_MAX, UnreadStreams
 from semel.client.wake_functions import AsyncWakeFunction, async_wake_call
 from semel.model.limits import LEASE_MS_MIN, MIB
 from semel.webhooks.keys import SignatureCheck, require_cryptography
@@ -132,6 +132,7 @@ class WebhookReceiver:
         self._max_messages, self._max_wakes = max_messages, max_wakes
         self._lease = lease
         self._leases: dict[str, float] = {}
+        self._unread = UnreadStreams()
         self._warnings = _Warnings()
         self._running: dict[tuple[str, str], asyncio.Task[int]] = {}
         self._idle: list[AsyncWakeProcessor] = []
@@ -284,7 +285,7 @@ class WebhookReceiver:
         return self._leases[subscription]
 
     def _new_processor(self) -> AsyncWakeProcessor:
-        return AsyncWakeProcessor(self._client, self._call, self._max_messages)
+        return AsyncWakeProcessor(self._client, self._call, self._max_messages, self._unread)
 
 
 # ---- requests and responses ----------------------------------------------------------------------

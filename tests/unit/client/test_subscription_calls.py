@@ -23,6 +23,7 @@ from semel.client.subscription_values import (
 )
 from semel.client.subscription_work import (
     Committed,
+    UnreadStreams,
     WakeSource,
     WorkerSettings,
     commit_wake,
@@ -396,6 +397,38 @@ def test_a_stream_that_was_deleted_has_nothing_to_read() -> None:
     for gone in (problem(404, "stream_not_found"), problem(410, "stream_gone")):
         batch = play(read_wake(SITE, wake, 10), gone)
         assert (batch.messages, batch.ends) == ([], {})
+        assert batch.unread == {"a"}
+
+
+def unread(generation: int, *paths: str, ends: bool = False, name: str = "billing") -> WakeBatch:
+    found = {"other": print_offset(1)} if ends else {}
+    return WakeBatch(name, generation, [], found, frozenset(paths))
+
+
+def test_a_stream_that_is_pending_and_cannot_be_read_is_an_error_the_second_time() -> None:
+    """The first time it can have been deleted. Otherwise wakes would follow for ever."""
+    streams = UnreadStreams()
+    streams.check(unread(1, "a"))
+    streams.check(unread(1, "a"))  # the same wake, delivered again
+    for generation in (2, 3):
+        with pytest.raises(errors.StreamNotFound, match=r"of the stream a.*right 'read'"):
+            streams.check(unread(generation, "a", "b"))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        unread(2),
+        unread(2, "b"),  # another one was deleted
+        unread(2, "a", ends=True),  # there is progress in other streams
+        unread(1, "a"),
+        unread(2, "a", name="other"),
+    ],
+)
+def test_a_stream_that_is_deleted_or_waits_for_others_is_no_error(batch: WakeBatch) -> None:
+    streams = UnreadStreams()
+    streams.check(unread(1, "a"))
+    streams.check(batch)
 
 
 def test_a_stream_without_pending_messages_is_not_read() -> None:

@@ -314,11 +314,11 @@ class AsyncAccess:
         stream: str | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> OwnerResponse:
-        """Give a producer, a transaction id or a sink another owner, or none (None).
+        """Give something another owner, or none (None).
 
-        `kind` is "producer", "transaction" or "sink". `stream` is the path of the stream in which a
-        producer is. Without it, the registration of the producer id is meant. Raises Refused with
-        the code `thing_not_found` if there is no such thing.
+        `kind` is "producer", "transaction", "sink" or "subscription". `stream` is the path of the
+        stream in which a producer is. Without it, the registration of the producer id is meant.
+        Raises Refused with the code `thing_not_found` if there is no such thing.
         """
         flow = token_calls.change_owner(self._client.site, kind, name, owner, stream=stream)
         return await self._client.run(flow, timeout)

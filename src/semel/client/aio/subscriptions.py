@@ -24,6 +24,7 @@ from semel.client.subscription_values import (
 from semel.client.subscription_work import (
     BATCH_MESSAGES_MAX,
     Committed,
+    UnreadStreams,
     WakeSource,
     WorkerSettings,
     commit_wake,
@@ -141,8 +142,11 @@ class AsyncWake:
 class AsyncWakeProcessor:
     """Processes wakes with a function: outputs and ack are one commit. It is internal."""
 
-    def __init__(self, client: "AsyncClient", call: AsyncWakeCall, count: int) -> None:
+    def __init__(
+        self, client: "AsyncClient", call: AsyncWakeCall, count: int, unread: UnreadStreams
+    ) -> None:
         self.sequence = CommitSequence(client.known_streams)
+        self._unread = unread
         self._client = client
         self._call = call
         self._count_max = self._count = count
@@ -161,6 +165,7 @@ class AsyncWakeProcessor:
         async with AsyncLease(client.driver, renew, renewal_seconds):
             while True:
                 batch = await client.run(read_wake(client.site, wake, self._count))
+                self._unread.check(batch)
                 if not batch.messages:
                     return await client.run(finish_wake(client.site, wake, batch))
                 outputs = check_wake_outputs(await self._call(batch))
@@ -231,7 +236,8 @@ class AsyncWorker:
         """
         client = self._client
         source = WakeSource(client.site, self.subscription, self.name, is_live=live)
-        processor = AsyncWakeProcessor(client, self._call, self._settings.max_messages)
+        count_max = self._settings.max_messages
+        processor = AsyncWakeProcessor(client, self._call, count_max, UnreadStreams())
         await client.run(source.begin(), timeout)
         count = failures = 0
         try:

@@ -25,6 +25,7 @@ from semel.client.subscription_values import (
 from semel.client.subscription_work import (
     BATCH_MESSAGES_MAX,
     Committed,
+    UnreadStreams,
     WakeSource,
     WorkerSettings,
     commit_wake,
@@ -142,8 +143,11 @@ class Wake:
 class WakeProcessor:
     """Processes wakes with a function: outputs and ack are one commit. It is internal."""
 
-    def __init__(self, client: "Client", call: SyncWakeCall, count: int) -> None:
+    def __init__(
+        self, client: "Client", call: SyncWakeCall, count: int, unread: UnreadStreams
+    ) -> None:
         self.sequence = CommitSequence(client.known_streams)
+        self._unread = unread
         self._client = client
         self._call = call
         self._count_max = self._count = count
@@ -162,6 +166,7 @@ class WakeProcessor:
         with Lease(client.driver, renew, renewal_seconds):
             while True:
                 batch = client.run(read_wake(client.site, wake, self._count))
+                self._unread.check(batch)
                 if not batch.messages:
                     return client.run(finish_wake(client.site, wake, batch))
                 outputs = check_wake_outputs(self._call(batch))
@@ -230,7 +235,8 @@ class Worker:
         """
         client = self._client
         source = WakeSource(client.site, self.subscription, self.name, is_live=live)
-        processor = WakeProcessor(client, self._call, self._settings.max_messages)
+        count_max = self._settings.max_messages
+        processor = WakeProcessor(client, self._call, count_max, UnreadStreams())
         client.run(source.begin(), timeout)
         count = failures = 0
         try:
