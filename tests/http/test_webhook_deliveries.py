@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvloop
 
 from semel.broker.engine import Engine
@@ -417,6 +418,28 @@ def test_without_keys_the_failure_is_stored(tmp_path: Path) -> None:
                 path.unlink()
                 await until(it.is_done)
                 assert os.stat(path).st_mode & 0o777 == 0o600
+
+    play(story)
+
+
+def test_a_thread_that_cannot_be_started_is_a_failed_delivery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_file() -> None:
+        raise OSError(24, "Too many open files")
+
+    async def story() -> None:
+        with receiver(DONE) as hook:
+            async with bed(tmp_path) as it:
+                await it.create("a")
+                await it.subscribe("s", hook.url, "a")
+                with monkeypatch.context() as patch:
+                    patch.setattr("semel.server.webhook_deliveries.uvloop.new_event_loop", no_file)
+                    await it.append("a")
+                    await until(lambda: it.wake().attempts == 1)
+                expected = "the server has too few files or threads for webhooks"
+                assert it.wake().error == expected
+                await until(it.is_done)
 
     play(story)
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from semel.wire.webhook_signatures import verify
 from tests.certificates import Authority
 from tests.http.harness import eventually
@@ -167,6 +169,34 @@ def test_authorities_are_loaded_again_before_there_are_keys(tmp_path: Path) -> N
         append(server)
         assert eventually(lambda: show(server)["pending_count"] == 0)
         assert len(hook.requests) == 1
+
+
+def test_a_server_without_the_package_that_signs_serves_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, package = tmp_path / "data", tmp_path / "path" / "cryptography"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('not installed')")
+    with receiver(OK) as hook:
+        with serving(data) as server:
+            assert subscribe(server, hook.url).status == 201
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+        monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        with serving(data) as server:
+            for target in ("jwks.json", "subscriptions/s", "subscriptions"):
+                answer = server.ask("GET", f"{CONTROL}/{target}")
+                assert answer.status == 500
+                error = answer.json["error"]
+                assert error["message"] == "the server cannot use its keys of webhooks; see its log"
+            append(server)
+            assert eventually(lambda: "cannot be signed: not installed" in server.stderr)
+            assert "Traceback" not in server.stderr
+            append(server)
+            assert server.ask("DELETE", f"{CONTROL}/subscriptions/s").status == 204
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+        assert hook.count == 0
 
 
 def test_a_server_does_not_start_with_wrong_keys(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class SubscriptionsResource(Resource):
 
     def _signing(self, request: Request) -> Signing:
         origin = self._webhooks.jwks_origin(request.headers.get("host"))
-        return Signing(self._tokens.keys.kid, origin + WEBHOOK_KEYS)
+        return Signing(self._tokens.use(lambda keys: keys.kid), origin + WEBHOOK_KEYS)
 
     def _delete(self, _request: Request, responder: Responder, name: str) -> None:
         def respond(outcome: Outcome) -> Response:
@@ -192,7 +192,7 @@ class SubscriptionsResource(Resource):
         self.submit(ResumeSubscription(self.now_ms, name), responder, control_response)
 
     def _keys(self, _request: Request, responder: Responder, _name: str) -> None:
-        jwks = self._tokens.keys.jwks(self.now_ms // 1000)
+        jwks = self._tokens.use(lambda keys: keys.jwks(self.now_ms // 1000))
         send_response(responder, subscriptions.keys_response(jwks))
 
     # ---- wakes -----------------------------------------------------------------------------------

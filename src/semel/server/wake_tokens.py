@@ -4,13 +4,16 @@ They are made with keys in a file, which is loaded or created when it is needed 
 """
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from semel.server.http import Request
 from semel.server.webhook_keys import BadWebhookKeys, WebhookKeys
 from semel.server.webhooks import Webhooks
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.tokens import bearer_of
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("semel.server")
 
@@ -24,8 +27,15 @@ class WakeTokens:
     @property
     def keys(self) -> WebhookKeys:
         """The keys of this server. Raises MalformedRequest with status 500 if it has none."""
+        return self.use(lambda keys: keys)
+
+    def use(self, function: Callable[[WebhookKeys], T]) -> T:
+        """Return what a function of the keys returns. Raises MalformedRequest with status 500.
+
+        It does so if there are no keys, and if they need a package that is not installed.
+        """
         try:
-            return self._webhooks.keys
+            return function(self._webhooks.keys)
         except (BadWebhookKeys, ImportError) as error:
             _log.error("the keys of webhooks cannot be used: %s", error)
             message = "the server cannot use its keys of webhooks; see its log"

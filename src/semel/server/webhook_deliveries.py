@@ -162,6 +162,9 @@ class DeliverySender:
                 delay_ms = retry_after_ms(response.retry_after, now_s)
         except DeliveryFailed as failure:
             error = str(failure)
+        except ImportError as failure:
+            _log.error("webhooks cannot be signed: %s", failure)
+            error = "the server lacks a package to sign webhooks"
         except Exception:  # noqa: BLE001 - without a result, the subscription would wait for ever
             _log.exception("a delivery has failed because of a bug")
             error = "the server could not make the request"
@@ -290,10 +293,15 @@ class WebhookDeliveries:
             _log.error("webhooks cannot be signed: %s", error)
             self._note(DeliveryResult(view, "the server has no keys for webhooks", False, 0, 0.0))
             return
+        try:
+            sender = self._started()
+        except (OSError, RuntimeError) as error:  # no file or no thread is left
+            _log.error("webhooks cannot be delivered: %s", error)
+            error_text = "the server has too few files or threads for webhooks"
+            self._note(DeliveryResult(view, error_text, False, 0, 0.0))
+            return
         slot_class = self._slots.class_of(name)
-        self._started().send(
-            WebhookDelivery(view, slot_class, keys, origin or self._webhooks.origin)
-        )
+        sender.send(WebhookDelivery(view, slot_class, keys, origin or self._webhooks.origin))
 
     def _started(self) -> DeliverySender:
         if self._sender is None:
