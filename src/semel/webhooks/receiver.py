@@ -270,7 +270,7 @@ class WebhookReceiver:
         return 200  # also if the wake had ended: then it need not be delivered again
 
     async def _lease_seconds(self, subscription: str) -> float:
-        """Return the lease of a subscription, or a shorter time if the server does not tell it."""
+        """Return the lease of a subscription, or a shorter time if it is not known."""
         if self._lease is not None:
             return self._lease
         if subscription not in self._leases:
