@@ -33,7 +33,11 @@ def receive_raw(task: Task, name: str, tally: Tally, leave: Leave) -> None:
 
 
 class _Work:
-    """What a receiver does with a delivery. Deliveries can be repeated at the same time."""
+    """What a receiver does with a delivery. Deliveries can be repeated at the same time.
+
+    All copies of a delivery are processed in the same way: a copy that commits everything at once
+    would repeat the parts that another copy has committed before.
+    """
 
     def __init__(self, task: Task, name: str, tally: Tally) -> None:
         self._task = task
@@ -63,28 +67,29 @@ class _Work:
         if drawn < _FAIL_SHARE + _FORGET_SHARE:
             return TAKEN
         if drawn < 0.3:
-            threading.Thread(target=self._process_later, args=(wake, drawn)).start()
+            threading.Thread(target=self._process_later, args=(wake,)).start()
             return TAKEN
-        if not self._process(wake, drawn):
+        if not self._process(wake):
             return FAILED
         return self._random.choice((TAKEN, DONE, FAILED))  # the wake has ended, whatever this says
 
-    def _process(self, wake: Wake, drawn: float) -> bool:
+    def _process(self, wake: Wake) -> bool:
         """Process a wake. Return False if this worker has not ended it."""
         processor = Processor(self._task, self._name, self._tally)
+        way = Random(wake.wake_id).random()
         try:
-            if drawn < 0.6:
+            if way < 0.5:
                 return processor.process_whole(wake)
-            if drawn < 0.75:
+            if way < 0.65:
                 kind = self._random.choice(("inline", "staged"))
                 return processor.process_in_transaction(wake, kind)
             return processor.process_in_fixed_parts(wake)
         finally:
             processor.close()
 
-    def _process_later(self, wake: Wake, drawn: float) -> None:
+    def _process_later(self, wake: Wake) -> None:
         try:
-            self._process(wake, drawn)
+            self._process(wake)
         except Lost:
             self._tally.add(FAILURES)
         except BaseException:
