@@ -130,6 +130,37 @@ def test_streams_are_created_and_deleted_while_they_are_grouped_by_their_first_s
     assert len(patterns.known("a/*")) == 3
 
 
+@pytest.mark.parametrize("steps_first", range(7))
+def test_streams_are_created_and_deleted_while_those_below_a_path_are_found(
+    monkeypatch: pytest.MonkeyPatch, steps_first: int
+) -> None:
+    monkeypatch.setattr(module, "_STEP_STREAMS", 1)
+    paths = ("a/b", "a/b/0", "a/b/1", "a/bc/0", "a/c", "b/0")
+    machine = machine_of(*(create(path) for path in paths))
+    patterns = machine.state.patterns
+    patterns.search(("a/*",))  # groups the streams
+    steps = patterns.search_steps(("a/b/**",))
+    for _ in range(steps_first):
+        next(steps)
+    machine.execute(Delete("a/b/0", 0))
+    machine.execute(create("a/b/2"))
+    finish(steps)
+    assert patterns.known("a/b/**") == matched(machine.state, "a/b/**")
+    assert len(patterns.known("a/b/**")) == 3
+
+
+def test_streams_that_are_not_below_the_path_of_a_pattern_are_not_compared_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = machine_of(*(create(f"a/{number}/x") for number in range(50)))
+    patterns, count = machine.state.patterns, 0
+    monkeypatch.setattr(module, "_STEP_COMPARISONS", 1)
+    for _ in patterns.search_steps(("a/7/*",)):
+        count += 1
+    assert count < 5
+    assert patterns.known("a/7/*") == matched(machine.state, "a/7/*")
+
+
 def test_the_result_of_a_search_is_kept_until_the_join_or_the_next_search() -> None:
     machine = machine_of(create("a/1"), create("b/1"))
     patterns = machine.state.patterns
