@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from semel.machine import MachineLimits
+from semel.machine import MachineLimits, decide
 from semel.machine.subscription_events import NAMED, NEVER_ACKED, Acked, DeliveryNoted, WakeRow
 from semel.model.commands import Commit, CommitTxn, Delete, EngineCommand, Trim
 from semel.model.limits import DELIVERY_ERROR_BYTES_MAX
@@ -279,6 +279,7 @@ def test_an_offset_after_the_stable_one_can_be_acked_up_to_the_tail() -> None:
 def test_an_ack_of_a_stream_that_was_never_acked_begins_at_0() -> None:
     machine = wake_machine(hook("h", pattern="a"), create("a", batch=append(b"x").batch))
     assert machine.links() == {"a": (NEVER_ACKED, 2)}
+    assert unchanged(machine, ack(("a", NEVER_ACKED))) == InvalidOffset("h", "a")
     assert machine.execute(ack(("a", 0))) == WakeAcked(next_wake=False)
     assert machine.links() == {"a": (0, 2)}
     assert machine.pending() == {"a"}
@@ -580,6 +581,27 @@ def test_an_aborted_transaction_acks_nothing() -> None:
     machine = woken(begin(streams=("s", "r")), publish(path="r", seq=0), abort())
     assert machine.links() == {"s": (0, NAMED)}
     assert machine.wake().wake_id
+
+
+# ---- disk space ----------------------------------------------------------------------------------
+
+
+def test_on_a_full_disk_wakes_end_and_are_acked_but_are_neither_issued_nor_claimed() -> None:
+    machine = wake_machine(hook("h", "s"), pull("p", "s"))
+    machine.issues = False
+    machine.execute(append())
+    for name in ("h", "p"):
+        assert decide(machine.state, IssueWake(0, name, "w")).grows
+        machine.issue(name)
+    assert decide(machine.state, claim_wake()).grows
+    assert decide(machine.state, failed()).grows
+    machine.execute(claim_wake())
+    machine.execute(failed(attempts_max=1))
+    ends = (release(), expire("p"), ack(("s", 1), name="p", done=True), ack(), resume(), delete())
+    for command in ends:
+        decision = decide(machine.state, command)
+        assert decision.event is not None
+        assert not decision.grows, command
 
 
 # ---- time ----------------------------------------------------------------------------------------
