@@ -226,6 +226,7 @@ class WebhookKeys:
                     raise BadWebhookKeys(message)
                 new = cls(secrets.token_bytes(KEY_BYTES), old._token_key, kept)
                 with _temporary(path, new._encode()) as temporary:
+                    _keep_owner(path, temporary)
                     publish_file(temporary, path)
         except (OSError, DiskFailed) as error:
             raise _failed(path, "cannot be changed", error) from error
@@ -338,6 +339,16 @@ def _temporary(path: str, data: bytes) -> Iterator[str]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _keep_owner(path: str, temporary: str) -> None:
+    """Give a file the owner of the one that it replaces. Raises OSError.
+
+    Otherwise a server could not read the keys any more if an administrator has replaced them.
+    """
+    old, new = os.stat(path), os.stat(temporary)
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.chown(temporary, old.st_uid, old.st_gid)
 
 
 @contextlib.contextmanager

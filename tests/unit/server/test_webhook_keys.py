@@ -198,6 +198,31 @@ def test_a_symbolic_link_stays_one(path: str, tmp_path: Path) -> None:
     assert WebhookKeys.load(str(real)).kid == new.kid
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_rotation_by_root_keeps_the_owner_of_the_file(path: str) -> None:
+    WebhookKeys.load_or_create(path)
+    os.chown(path, 12_345, 23_456)
+    WebhookKeys.rotate(path, NOW_S)
+    facts = os.stat(path)
+    assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o777) == (12_345, 23_456, 0o600)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_rotation_that_cannot_keep_the_owner_changes_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    old = WebhookKeys.load_or_create(path)
+    os.chown(path, 12_345, 23_456)
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(BadWebhookKeys, match="cannot be changed: Operation not permitted"):
+        WebhookKeys.rotate(path, NOW_S)
+    assert WebhookKeys.load(path).kid == old.kid
+    assert [each.name for each in tmp_path.iterdir()] == [os.path.basename(path)]
+
+
 def test_no_rotation_is_lost_when_several_run_at_once(path: str) -> None:
     WebhookKeys.load_or_create(path)
     with ThreadPoolExecutor(8) as threads:
