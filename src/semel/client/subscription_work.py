@@ -31,6 +31,7 @@ _IDLE_SECONDS_MIN: Final = 0.05
 _IDLE_SECONDS_MAX: Final = 1.0
 _FOREIGN_PAGES_MAX: Final = 20
 _BACKOFF_SECONDS_MAX: Final = 10.0
+_ONE_MESSAGE: Final = "these are the outputs for one message, and they must fit into one commit"
 _BAD_BODY: Final = "bad_body"  # the code of a refusal because of a message
 
 
@@ -271,9 +272,10 @@ def commit_wake(
         yield from sequence.commit(parts)
     except errors.WakeFenced:
         return Committed(is_fenced=True)
-    except errors.TooLarge:
+    except errors.TooLarge as error:
         if len(batch) > 1:
             return Committed(smaller=len(batch) // 2)
+        error.advice = _ONE_MESSAGE
         raise
     except errors.ClientError:
         raise

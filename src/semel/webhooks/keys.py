@@ -55,6 +55,8 @@ class SignatureCheck:
         now: Callable[[], float] = time.time,  # noqa: TID251 - the age of a signature
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if jwks is not None and not _kids(jwks):
+            raise ValueError("jwks is not a JWKS document with keys, as bytes")
         self._client = client
         self._is_fixed = jwks is not None
         self._jwks = jwks or b""

@@ -297,10 +297,12 @@ BATCH = WakeBatch("billing", 7, [Message(b"1", "application/json")] * 4, {"a": p
 OUTPUTS: dict[str, list[Any]] = {"g": []}
 
 
-def commit(*replies: Any, outputs: dict[str, list[Any]] = OUTPUTS) -> Committed:
+def commit(
+    *replies: Any, outputs: dict[str, list[Any]] = OUTPUTS, batch: WakeBatch | None = None
+) -> Committed:
     streams = KnownStreams(SITE)
     streams.calls("g").content_type = JSON_MEDIA_TYPE
-    return play(commit_wake(CommitSequence(streams), WAKE, BATCH, outputs), *replies)
+    return play(commit_wake(CommitSequence(streams), WAKE, batch or BATCH, outputs), *replies)
 
 
 def test_without_outputs_the_wake_is_only_acked() -> None:
@@ -317,6 +319,9 @@ def test_what_has_become_of_a_batch() -> None:
     assert commit(registered(), fenced) == Committed(is_fenced=True)
     large = problem(413, "body_too_large")
     assert commit(registered(), large) == Committed(smaller=2)
+    one = WakeBatch("billing", 7, BATCH.messages[:1], BATCH.ends)
+    with pytest.raises(errors.TooLarge, match="the outputs for one message"):
+        commit(registered(), large, batch=one)
     with pytest.raises(errors.InvalidAck):
         commit(registered(), problem(409, "INVALID_OFFSET", stream="a", subscription="billing"))
 

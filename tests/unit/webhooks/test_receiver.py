@@ -322,6 +322,10 @@ def test_options_that_make_no_sense_are_refused() -> None:
         WebhookReceiver(Client("http://127.0.0.1:1"), nothing)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="list"):
         WebhookReceiver(client, nothing, subscriptions="billing")
+    documents: list[Any] = [b"", b"{}", b'{"keys":[]}', {"keys": []}, "https://example.com/jwks"]
+    for jwks in documents:
+        with pytest.raises(ValueError, match="JWKS"):
+            WebhookReceiver(client, nothing, jwks=jwks)
     for options in ({"max_messages": 0}, {"max_wakes": 0}, {"lease": 0.5}):
         with pytest.raises(ValueError, match="1"):
             WebhookReceiver(client, nothing, **options)
