@@ -1,6 +1,6 @@
 """Write a bill for each order that a webhook brings, exactly once, in a FastAPI application.
 
-    pip install 'semel[webhooks]' fastapi uvicorn
+    pip install '.[webhooks]' fastapi uvicorn   # in a checkout
 
     semel serve --data data &
     uvicorn examples.webhook:app --port 8000 &

@@ -10,6 +10,7 @@ from semel.broker.settings import SystemClock
 from semel.cli.output import EXIT_NO_INPUT, ChangingCommand, CommandRefused, print_facts, report
 from semel.cli.serve_webhooks import key_file
 from semel.server.webhook_keys import RETIRED_SECONDS, BadWebhookKeys, WebhookKeys
+from semel.version import install_advice
 from semel.wire.headers import print_instant
 from semel.wire.webhook_signatures import kid_of, to_base64url
 
@@ -92,8 +93,8 @@ def _run(action: Callable[[], WebhookKeys]) -> WebhookKeys:
         raise CommandRefused(str(error)) from error
     except ImportError as error:
         raise CommandRefused(
-            "keys of webhooks need the package cryptography; install it with"
-            " pip install 'semel[webhooks]'"
+            "keys of webhooks need the package cryptography, which is not installed; "
+            + install_advice("'.[webhooks]'")
         ) from error
     return keys
 

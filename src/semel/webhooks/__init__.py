@@ -3,7 +3,8 @@
     receiver = WebhookReceiver(client, bill, subscriptions=["billing"])
     app.mount("/hooks/semel", receiver)
 
-The receiver is an ASGI application. It needs the extra `webhooks`: pip install 'semel[webhooks]'.
+The receiver is an ASGI application. It needs the extra `webhooks`: in a checkout,
+pip install '.[webhooks]'.
 """
 
 from semel.webhooks.receiver import WebhookReceiver

@@ -14,6 +14,7 @@ from semel.client.aio.client import AsyncClient
 from semel.client.async_driver import AsyncLock
 from semel.client.errors import Unavailable
 from semel.client.subscription_calls import fetch_webhook_keys
+from semel.version import install_advice
 from semel.wire.webhook_signatures import (
     SIGNATURE_HEADER,
     TOLERANCE_SECONDS,
@@ -36,7 +37,7 @@ def require_cryptography() -> None:
     if importlib.util.find_spec("cryptography") is None:
         raise RuntimeError(
             "signatures of webhooks are verified with the package cryptography, which is not"
-            " installed: pip install 'semel[webhooks]'"
+            " installed; " + install_advice("'.[webhooks]'")
         )
 
 

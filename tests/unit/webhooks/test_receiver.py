@@ -335,7 +335,9 @@ def test_without_cryptography_the_receiver_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match=r"semel\[webhooks\]"):
+    with pytest.raises(
+        RuntimeError, match=r"in a checkout of semel, run: pip install '\.\[webhooks\]'"
+    ):
         WebhookReceiver(AsyncClient("http://127.0.0.1:1"), nothing)
 
 
