@@ -9,7 +9,7 @@ stream for which everybody was woken already costs as much as one that nobody fo
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from semel.machine.state import State, Stream
 
 NO_WAKE: Final = WakeRow()
+_KINDS: Final = (NAMED, MATCHED, NAMED | MATCHED)
+_NEW_LINKS: Final = {kinds: LinkRow(NEVER_ACKED, kinds) for kinds in _KINDS}
 Names = set[str] | frozenset[str]  # ids of subscriptions
 
 
@@ -63,6 +65,7 @@ class Subscriptions:
         self.by_name: dict[str, set[str]] = {}
         self.patterns: dict[str, Matched] = {}
         self._index = PatternIndex()
+        self._newest: frozenset[str] = frozenset()  # that of the stream that was created last
 
     def watch_names(self, name: str, paths: Iterable[str]) -> None:
         """Record that a subscription names paths."""
@@ -92,6 +95,14 @@ class Subscriptions:
         if not matched.users:
             del self.patterns[pattern]
             self._index.remove(pattern, matched)
+
+    def share(self, names: Mapping[str, object]) -> frozenset[str]:
+        """Return a frozenset of names: the same one for streams that are created one by one."""
+        if len(names) == 1:
+            return self.by_id[next(iter(names))].alone
+        if names.keys() != self._newest:
+            self._newest = frozenset(names)
+        return self._newest
 
     def count_naming(self, path: str) -> int:
         """Return how many subscriptions name a path."""
@@ -291,14 +302,30 @@ def note_linked_stream(state: "State", stream: "Stream") -> None:
         return
     if not subscriptions.by_id:
         return
-    for name, kinds in subscriptions.kinds_of(stream.row.path).items():
-        put_link(state, name, stream, LinkRow(NEVER_ACKED, kinds))
+    kinds_of = subscriptions.kinds_of(stream.row.path)
+    if not kinds_of:
+        return
+    number, by_id, stored = stream.row.number, subscriptions.by_id, state.dirty.links
+    for name, kinds in kinds_of.items():
+        by_id[name].links[number] = stored[number, name] = _NEW_LINKS[kinds]
+    stream.links = subscriptions.share(kinds_of)
+    if not is_pending(_NEW_LINKS[MATCHED], stream.tail):
+        stream.watchers = stream.links
+        return
+    for name in kinds_of:
+        by_id[name].pending.add(number)
+        note_due(state, name, by_id[name])
 
 
 def note_unlinked_stream(state: "State", stream: "Stream") -> None:
     """Drop the links of a stream that is deleted (U8)."""
-    for name in [*(stream.links or ())]:
-        drop_link(state, name, stream)
+    number, by_id = stream.row.number, state.subscriptions.by_id
+    for name in stream.links or ():
+        subscription = by_id[name]
+        del subscription.links[number]
+        _note_settled(state, name, subscription, number)
+        state.dirty.links[number, name] = None
+    stream.links = stream.watchers = None
 
 
 # ---- loading a checkpoint ------------------------------------------------------------------------

@@ -526,3 +526,22 @@ def test_an_open_transaction_wakes_nobody_and_its_end_does() -> None:
     assert machine.pending() == {"s"}
     assert machine.wake().snapshot == ((1, 3),)
     check_derived(machine.state)
+
+
+def test_streams_that_are_created_with_the_same_followers_share_one_set() -> None:
+    machine = wake_machine(hook("a", pattern="x/*"), hook("b", pattern="x/*"), hook("c", "x/3"))
+    for number in range(1, 4):
+        machine.execute(create(f"x/{number}"))
+    first, second, third = (machine.stream(f"x/{number}") for number in range(1, 4))
+    assert first.links is first.watchers is second.links is second.watchers
+    assert third.links == {"a", "b", "c"}
+    machine.execute(append(path="x/1"))
+    machine.execute(create("x/4", batch=append(b"x").batch))
+    assert (first.watchers, second.watchers, machine.stream("x/4").watchers) == (
+        None,
+        {"a", "b"},
+        None,
+    )
+    machine.execute(delete("a"))
+    assert (first.links, second.watchers, third.links) == ({"b"}, {"b"}, {"b", "c"})
+    check_derived(machine.state)
