@@ -19,6 +19,7 @@ from semel.broker.settings import Settings
 from semel.machine.subscribers import Subscription
 from semel.machine.subscription_events import WakeRow
 from semel.model.commands import Append, Batch, Create, EngineCommand
+from semel.model.limits import DELIVERIES_MAX
 from semel.model.outcomes import DiskFull, Outcome, Refusal
 from semel.model.subscription_commands import (
     WEBHOOK,
@@ -111,13 +112,16 @@ async def bed(
     times: Times | None = None,
     lookup: Lookup = socket.getaddrinfo,
     drain_seconds: float = 0.0,
+    count_max: int = DELIVERIES_MAX,
 ) -> AsyncIterator[Bed]:
     engine = await Engine.open(str(path / "data"), SETTINGS)
     settings = WebhookSettings(
         key_file=str(path / "webhook.key"), policy=LOCAL, attempts_max=attempts_max
     )
     webhooks = Webhooks(settings, ORIGIN)
-    deliveries = WebhookDeliveries(engine, webhooks, times=times, lookup=lookup)
+    deliveries = WebhookDeliveries(
+        engine, webhooks, count_max=count_max, times=times, lookup=lookup
+    )
     it = Bed(engine, deliveries, webhooks)
     deliveries.start()
     try:
@@ -465,6 +469,39 @@ def test_200_dead_targets_do_not_delay_a_healthy_one(tmp_path: Path) -> None:
                     await until(lambda: it.is_done() and hook.count == count)  # noqa: B023
                     assert time.monotonic() - started < 5  # a dead one takes 10
                 await until(lambda: it.deliveries._slots.in_flight == 200)
+
+    play(story)
+
+
+def test_fast_targets_that_all_become_dead_do_not_delay_another_one(tmp_path: Path) -> None:
+    """There is room for 3 fast ones and 4 slow ones."""
+    gate = threading.Event()
+
+    def answer(line: socket.socket) -> None:
+        if gate.is_set():
+            wait_for_end(line)
+        else:
+            line.sendall(DONE)
+
+    async def story() -> None:
+        with receiver(answer, host="0.0.0.0") as dead, receiver(DONE) as hook:
+            async with bed(tmp_path, count_max=10) as it:
+                await it.create("a")
+                await it.create("b")
+                await it.subscribe("s", hook.url, "b")
+                names = [f"dead{number}" for number in range(6)]
+                for number, name in enumerate(names):
+                    await it.subscribe(name, f"http://127.0.1.{number}:{dead.port}/", "a")
+                await it.append("a")
+                await it.append("b")
+                await until(lambda: all(map(it.is_done, [*names, "s"])))
+                gate.set()
+                await it.append("a")
+                await until(lambda: it.deliveries._slots.in_flight == 3)
+                started = time.monotonic()
+                await it.append("b")
+                await until(lambda: hook.count == 2)
+                assert time.monotonic() - started < 8  # a dead one takes 10
 
     play(story)
 

@@ -39,6 +39,7 @@ from semel.wire.webhook_signatures import SIGNATURE_HEADER
 DRAIN_SECONDS: Final = 2.0
 _TURN_SECONDS_MAX: Final = 0.002
 _AGAIN_SECONDS: Final = 1.0
+_WATCH_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 2.0
 
 _log: Final = logging.getLogger("semel.server")
@@ -216,7 +217,7 @@ class WebhookDeliveries:
         self._loop = asyncio.get_running_loop()
         self._slots = DeliverySlots(count_max)
         self._sender: DeliverySender | None = None
-        self._is_fill_due = self._is_draining = False
+        self._is_fill_due = self._is_draining = self._is_watching = False
         self._idle = asyncio.Event()
 
     def start(self) -> None:
@@ -264,13 +265,27 @@ class WebhookDeliveries:
         self._is_fill_due = False
         until = self._loop.time() + _TURN_SECONDS_MAX
         while not self._is_draining:
-            name = self._slots.take()
+            name = self._slots.take(self._loop.time())
             if name is None:
                 return
             self._ask(name)
+            self._watch()
             if self._loop.time() > until:
                 self._fill_soon()
                 return
+
+    def _watch(self) -> None:
+        """Look for deliveries that take long, as long as some are being made."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._loop.call_later(_WATCH_SECONDS, self._note_slow)
+
+    def _note_slow(self) -> None:
+        self._is_watching = False
+        self._slots.note_slow(self._loop.time())
+        self._fill_soon()
+        if self._slots.in_flight and not self._is_draining:
+            self._watch()
 
     def _ask(self, name: str) -> None:
         """Ask the engine what is to be delivered. It replies when that is durable."""

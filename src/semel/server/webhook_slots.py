@@ -3,6 +3,10 @@
 Each subscription is in one of three classes, by its last delivery: *fast*, if it succeeded within a
 second; *new*, if there was none; and *slow*, if it failed or took longer. Each class has its own
 share of all deliveries at the same time, so a delivery never waits for one of a worse class.
+
+A delivery that is being made and takes longer than a second counts as slow from then on, as long as
+the share of the slow ones has room. So targets that all become dead at once, or that are fast only
+every other time, occupy the share of the fast ones for a second each.
 """
 
 from collections import Counter, deque
@@ -32,7 +36,8 @@ class DeliverySlots:
         self._sizes = {name: max(1, total * share // 10) for name, share in _SHARES.items()}
         self._per_host = per_host
         self._hosts: dict[str, str] = {}  # of all that wait or are being made
-        self._classes: dict[str, str] = {}  # of deliveries that are being made
+        self._classes: dict[str, str] = {}  # of deliveries that are being made, the oldest first
+        self._begun: dict[str, float] = {}  # when these were taken
         self._again: dict[str, str] = {}  # of those, the ones that are due again, with their hosts
         self._waiting: dict[str, deque[str]] = {name: deque() for name in CLASSES}
         self._parked: dict[str, deque[str]] = {}  # what waits for a host
@@ -58,8 +63,11 @@ class DeliverySlots:
             self._hosts[name] = host
             self._waiting[self.class_of(name)].append(name)
 
-    def take(self) -> str | None:
-        """Return a subscription whose delivery is to be made now, or None. See `release`."""
+    def take(self, now: float = 0.0) -> str | None:
+        """Return a subscription whose delivery is to be made now, or None. See `release`.
+
+        `now` is the time of a monotonic clock, in seconds.
+        """
         for each in CLASSES:
             waiting = self._waiting[each]
             while waiting and self._counts[each] < self._sizes[each]:
@@ -67,15 +75,32 @@ class DeliverySlots:
                 host = self._hosts[name]
                 if self._host_counts[host] < self._per_host:
                     self._classes[name] = each
+                    self._begun[name] = now
                     self._counts[each] += 1
                     self._host_counts[host] += 1
                     return name
                 self._parked.setdefault(host, deque()).append(name)
         return None
 
+    def note_slow(self, now: float) -> None:
+        """Count deliveries that have taken longer than FAST_SECONDS_MAX as slow ones.
+
+        Those of fast subscriptions come first, because their share is worth the most.
+        """
+        for slot_class in (FAST, NEW):
+            for name, begun in self._begun.items():
+                is_slow = now - begun > FAST_SECONDS_MAX
+                if not is_slow or self._counts[SLOW] >= self._sizes[SLOW]:
+                    break
+                if self._classes[name] == slot_class:
+                    self._classes[name] = SLOW
+                    self._counts[slot_class] -= 1
+                    self._counts[SLOW] += 1
+
     def release(self, name: str, *, is_fast: bool | None = None) -> None:
         """Record that a delivery has ended. `is_fast` is None if no request was sent."""
         self._counts[self._classes.pop(name)] -= 1
+        del self._begun[name]
         host = self._hosts.pop(name)
         self._host_counts[host] -= 1
         if not self._host_counts[host]:

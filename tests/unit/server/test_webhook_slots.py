@@ -11,9 +11,9 @@ from semel.server.limits_http import HttpLimits, connections_allowed, deliveries
 from semel.server.webhook_slots import FAST, NEW, SLOW, DeliverySlots
 
 
-def take_all(slots: DeliverySlots) -> list[str]:
+def take_all(slots: DeliverySlots, now: float = 0.0) -> list[str]:
     taken = []
-    while (name := slots.take()) is not None:
+    while (name := slots.take(now)) is not None:
         taken.append(name)
     return taken
 
@@ -132,6 +132,61 @@ def test_classes_of_removed_subscriptions_are_dropped() -> None:
     assert slots.class_of("n1") is FAST
 
 
+def make_fast(slots: DeliverySlots, count: int) -> list[str]:
+    names = [f"f{number}" for number in range(count)]
+    for name in names:
+        make(slots, name, is_fast=True)
+    return names
+
+
+def test_fast_ones_that_are_all_dead_are_in_the_way_for_a_second_each() -> None:
+    slots = DeliverySlots(100)
+    names = [*make_fast(slots, 60), "healthy"]
+    make(slots, "healthy", is_fast=True)
+    for name in names:
+        slots.offer(name, name)
+    assert take_all(slots, 0.0) == names[:30]
+    slots.note_slow(1.0)
+    assert take_all(slots, 1.0) == []
+    slots.note_slow(1.1)
+    assert take_all(slots, 1.1) == names[30:60]
+    slots.note_slow(2.2)
+    assert take_all(slots, 2.2) == ["healthy"]
+    slots.release("healthy", is_fast=True)
+    for name in names[:60]:
+        slots.release(name, is_fast=False)
+    assert slots.in_flight == 0
+    assert (slots.class_of("f0"), slots.class_of("healthy")) == (SLOW, FAST)
+
+
+def test_new_ones_that_take_long_make_room_for_others() -> None:
+    slots = DeliverySlots(100)
+    names = offer(slots, 200)
+    assert take_all(slots, 0.0) == names[:30]
+    slots.note_slow(1.1)
+    assert take_all(slots, 1.1) == names[30:60]
+    slots.note_slow(2.2)
+    assert take_all(slots, 2.2) == names[60:70], "40 of 100 are for slow ones"
+    slots.note_slow(3.3)
+    assert take_all(slots, 3.3) == []
+
+
+def test_slow_ones_never_have_more_than_their_share() -> None:
+    slots = DeliverySlots(100)
+    fast = make_fast(slots, 90)
+    for name in fast:
+        slots.offer(name, name)
+    offer(slots, 1_000)
+    for step in range(20):
+        slots.note_slow(2.0 * step)
+        take_all(slots, 2.0 * step)
+    assert slots.in_flight == 100
+    slots.release("f0", is_fast=False)
+    assert take_all(slots, 40.0) == []
+    slots.note_slow(40.0)
+    assert take_all(slots, 40.0) == ["f60"], "fast ones are the first to become slow"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost_and_every_bound_holds(seed: int) -> None:
     rng = random.Random(seed)
@@ -139,7 +194,9 @@ def test_nothing_is_lost_and_every_bound_holds(seed: int) -> None:
     host_of = {f"n{number}": f"h{number % 7}" for number in range(40)}
     due: set[str] = set()
     flying: set[str] = set()
-    for _ in range(2_000):
+    for step in range(2_000):
+        if rng.random() < 0.2:
+            slots.note_slow(step / 10)
         if rng.random() < 0.4:
             name = rng.choice(list(host_of))
             slots.offer(name, host_of[name])
@@ -149,7 +206,7 @@ def test_nothing_is_lost_and_every_bound_holds(seed: int) -> None:
             flying.remove(name)
             slots.release(name, is_fast=rng.choice([True, False, None]))
         else:
-            for name in take_all(slots):
+            for name in take_all(slots, step / 10):
                 assert name not in flying
                 flying.add(name)
                 due.remove(name)
