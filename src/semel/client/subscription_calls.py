@@ -56,7 +56,7 @@ class SubscriptionConfig(Struct, frozen=True):
     wake_stream: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the body of the request. Raises ValueError if something is missing."""
+        """Return the body of the request. Raises ValueError, or BadRequest for a bad lease."""
         if (self.webhook_url is None) == (self.wake_stream is None):
             raise ValueError("pass either webhook_url or wake_stream")
         if self.pattern is None and not self.streams:
@@ -65,7 +65,7 @@ class SubscriptionConfig(Struct, frozen=True):
             raise ValueError(f"{self.wake_stream} is the wake stream, so it cannot be followed")
         lease = self.lease_ttl_ms
         if lease is not None and not LEASE_MS_MIN <= lease <= LEASE_MS_MAX:
-            raise ValueError(
+            raise errors.BadRequest(  # as the server, which names a field of the request instead
                 f"lease={lease / 1000:g} is invalid; expected from {LEASE_MS_MIN / 1000:g} to"
                 f" {LEASE_MS_MAX / 1000:g} seconds"
             )

@@ -76,6 +76,8 @@ class WakeSource:
         self._name = name
         self._worker = worker
         self._is_live = is_live
+        self._wake_stream = ""
+        self._was_open = False
         self._reader: PageReader | None = None
         self._empty_rounds = 0
         self.is_claimed = False  # another worker had the wake at the last attempt
@@ -91,14 +93,18 @@ class WakeSource:
                 f"the subscription {self._name} has the type {info.type}; a worker needs one with"
                 f" the type {PULL_WAKE}"
             )
-        if not self._is_live:
-            return
-        calls = StreamCalls(self._site, info.wake_stream)
-        self._reader = PageReader(calls, NOW, is_live=True)
+        self._wake_stream = info.wake_stream
+        if self._is_live:
+            yield from self._open()
+
+    def _open(self) -> Flow[None]:
+        """Read the wake stream from its present end on, if possible."""
+        reader = PageReader(StreamCalls(self._site, self._wake_stream), NOW, is_live=True)
         try:
-            yield from self._reader.begin()
+            yield from reader.begin()
         except errors.Refused:
-            self._reader = None
+            return
+        self._reader, self._was_open = reader, True
 
     def claim(self) -> Flow[WakeInfo | None]:
         """Claim a wake. Return None if there is none now."""
@@ -121,6 +127,8 @@ class WakeSource:
                 seconds = backoff_seconds(self._empty_rounds, _IDLE_SECONDS_MIN, _IDLE_SECONDS_MAX)
                 self._empty_rounds += 1
             yield Pause(seconds)
+            if self._was_open:  # perhaps it was created again; a claim follows before the next wait
+                yield from self._open()
             return
         for _ in range(_FOREIGN_PAGES_MAX):
             try:

@@ -88,7 +88,8 @@ def test_a_pull_wake_subscription_has_a_wake_stream_and_a_lease() -> None:
     ],
 )
 def test_a_configuration_that_cannot_be_right_is_not_sent(config: SubscriptionConfig) -> None:
-    with pytest.raises(ValueError, match=r"pass|w is the wake stream|from 1 to 600 seconds"):
+    reason = r"pass|w is the wake stream|from 1 to 600 seconds"
+    with pytest.raises((ValueError, errors.BadRequest), match=reason):
         play(calls.create_subscription(SITE, "x", config, exist_ok=False))
 
 
@@ -454,11 +455,25 @@ def test_a_worker_asks_again_and_again_if_it_cannot_read_the_wake_stream() -> No
     source = WakeSource(SITE, "billing", "me", is_live=True)
     info = {"id": "billing", "type": PULL_WAKE, "wake_stream": "wakes"}
     play(source.begin(), document(info), problem(403, "forbidden"))
-    assert [pause.seconds for pause in Played(source.wait(), []).pauses] == [5.0]
+    for _ in range(2):  # it is not asked for again; each refusal would be in the audit
+        assert [pause.seconds for pause in Played(source.wait(), []).pauses] == [5.0]
     assert play(source.claim(), control_error(409, "NO_PENDING_WORK")) is None
     assert not source.is_claimed
     assert play(source.claim(), control_error(409, "ALREADY_CLAIMED", current_holder="x")) is None
     assert source.is_claimed
+
+
+def test_a_wake_stream_that_is_created_again_is_read_again() -> None:
+    source = WakeSource(SITE, "billing", "me", is_live=True)
+    info = {"id": "billing", "type": PULL_WAKE, "wake_stream": "wakes"}
+    play(source.begin(), document(info), page(0))
+    gone = problem(404, "stream_not_found")
+    assert Played(source.wait(), [gone]).pauses == []
+    assert len(Played(source.wait(), [gone]).pauses) == 1
+    assert len(Played(source.wait(), [page(0)]).pauses) == 1
+    event = page(0, b'{"subscription_id":"billing"}')
+    waited = Played(source.wait(), [event])
+    assert (waited.pauses, len(waited.sends)) == ([], 1)
 
 
 def test_failures_are_followed_by_longer_and_longer_pauses_and_then_by_the_error() -> None:
