@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,26 +154,30 @@ def test_variables_for_proxies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- what must not be reached --------------------------------------------------------------------
 
 
-def same_port() -> tuple[Receiver, Receiver]:
-    """Return receivers with one port, for IPv6 and for IPv4. Other programs can use one of both."""
+@contextmanager
+def same_port(first: str, second: str) -> Iterator[tuple[Receiver, Receiver]]:
+    """Run receivers at two addresses with one port, which other programs must not use at either."""
     while True:
-        it = Receiver(host="::")  # dual stack is off, so a second socket has the same port
+        it = Receiver(host=first)
         try:
-            return it, Receiver(port=it.port, host="0.0.0.0")
+            other = Receiver(port=it.port, host=second)
         except OSError:
             it.close()
+            continue
+        break
+    try:
+        yield it, other
+    finally:
+        it.close()
+        other.close()
 
 
 @pytest.fixture
 def secret() -> Iterator[Receiver]:
     """A service on this machine, for both versions of IP, that nothing must reach."""
-    it, other = same_port()
-    try:
+    with same_port("::", "0.0.0.0") as (it, other):  # dual stack is off
         yield it
         assert it.count == other.count == 0
-    finally:
-        it.close()
-        other.close()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +260,7 @@ def test_a_name_is_looked_up_once_and_exactly_the_checked_address_is_used(
     def no_getaddrinfo(*_: Any, **__: Any) -> Any:
         raise AssertionError("a second lookup")
 
-    with receiver(host=FIRST) as hook, receiver(host=SECOND, port=hook.port) as secret:
+    with same_port(FIRST, SECOND) as (hook, secret):
         monkeypatch.setattr(socket, "getaddrinfo", no_getaddrinfo)
         names = Names((FIRST,), (SECOND,))
         url = f"http://{NAME}:{hook.port}/"
@@ -277,7 +282,7 @@ def test_a_name_server_that_changes_its_answers_all_the_time_achieves_nothing(
         calls.append(None)
         return found(FIRST if len(calls) % 2 else SECOND)
 
-    with receiver(host=FIRST) as hook, receiver(host=SECOND, port=hook.port) as secret:
+    with same_port(FIRST, SECOND) as (hook, secret):
 
         async def deliver() -> list[Any]:
             lookups = NameLookups(4, lookup)
@@ -303,7 +308,7 @@ def test_a_name_server_that_changes_its_answers_all_the_time_achieves_nothing(
 
 def test_one_refused_address_refuses_the_name_although_another_is_allowed() -> None:
     for addresses in ((FIRST, SECOND), (SECOND, FIRST)):
-        with receiver(host=FIRST) as hook, receiver(host=SECOND, port=hook.port) as secret:
+        with same_port(FIRST, SECOND) as (hook, secret):
             url = f"http://{NAME}:{hook.port}/"
             failure(url, allowing(f"{FIRST}/32"), resolve=Names(addresses))
             assert (hook.count, secret.count) == (0, 0)
@@ -323,7 +328,7 @@ def test_one_refused_address_refuses_the_name_although_another_is_allowed() -> N
     ],
 )
 def test_no_redirect_is_followed(status: int, location: str, tried: list[Any]) -> None:
-    with receiver(host=SECOND) as secret, receiver(port=secret.port) as other:
+    with same_port(SECOND, FIRST) as (secret, other):
         where = location.format(port=secret.port).encode()
         response = b"HTTP/1.1 %d R\r\nLocation: %b\r\nRefresh: 0;url=%b\r\n\r\n"
         with receiver(response % (status, where, where)) as hook:
