@@ -7,14 +7,15 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from fastapi import FastAPI
 
 from semel import AsyncClient, Client
 from semel.client.subscription_values import WakeBatch
@@ -101,6 +102,27 @@ def test_messages_in_are_outputs_out(server: Server, client: Client, names: Name
         info = client.subscriptions.show(names.id)
         assert (info.status, info.attempts) == ("active", 0)
         assert all(headers[b"content-type"] == b"application/json" for headers, _ in app.bodies)
+
+
+def test_a_receiver_can_be_a_route_whose_address_needs_no_slash(
+    server: Server, client: Client, names: Names
+) -> None:
+    app = Application(server.url, copies(names))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with app.client:
+            yield
+            await app.receiver.close()
+
+    web = FastAPI(lifespan=lifespan)
+    web.add_route("/hook", app.receiver, methods=["POST"])  # type: ignore[arg-type]
+    with served(web) as url:
+        subscribed(client, names, url)
+        client.stream(names.input()).append(1)
+        assert stored(client, names, 1) == [1]
+        settled(client, names)
+        assert client.subscriptions.show(names.id).last_error is None
 
 
 def test_coroutine_functions_can_use_their_own_calls(
