@@ -36,6 +36,7 @@ from tests.sim.demands import demand
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Txn
 from tests.sim.workload_groups import GroupWorkload
+from tests.sim.workload_subscriptions import SubscriptionWorkload
 from tests.sim.world import World
 
 ACCOUNTS = tuple(f"account-{i}" for i in range(8))
@@ -63,6 +64,10 @@ class Leg(NamedTuple):
         return Batch(f"{self.transfer} {self.amount} {self.other}".encode())
 
 
+def _no_batch(_is_json: bool) -> Batch:
+    raise AssertionError("the clients of the bank commit no acks")
+
+
 class Clients:
     """Four clients, each with one transaction at a time; some decisions are sent again late."""
 
@@ -72,6 +77,7 @@ class Clients:
         self._late: deque[EngineCommand] = deque(maxlen=30)
         self.durable: Model | None = None
         self.groups = GroupWorkload(Random(0), [], is_off=True)
+        self.subscriptions = SubscriptionWorkload(Random(0), [], _no_batch, is_off=True)
 
     def path_to_read(self, _model: Model) -> str:
         """Choose an account."""

@@ -135,10 +135,21 @@ def test_a_page_can_only_be_read(server: Server, target: str) -> None:
 
 @pytest.mark.spec("protocol 1.14")
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
-@pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/a", "__ds/jwks.json", "%5F_ds/x"])
-def test_the_reserved_paths_are_404_with_a_code(server: Server, method: str, path: str) -> None:
-    answer = server.ask(method, f"/v1/stream/{path}")
+def test_a_reserved_path_in_another_spelling_is_404_with_a_code(
+    server: Server, method: str
+) -> None:
+    answer = server.ask(method, "/v1/stream/%5F_ds/subscriptions/a")
     assert (answer.status, answer.code) == (404, "reserved_path")
+
+
+@pytest.mark.spec("protocol 1.14")
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
+@pytest.mark.parametrize("path", ["__ds", "__ds/", "__ds/x", "__ds/subscription/a"])
+def test_an_unknown_address_of_subscriptions_is_404_in_the_form_of_the_protocol(
+    server: Server, method: str, path: str
+) -> None:
+    answer = server.ask(method, f"/v1/stream/{path}")
+    assert (answer.status, answer.json["error"]["code"]) == (404, "no_such_address")
 
 
 @pytest.mark.spec("design 7.2")
