@@ -278,6 +278,8 @@ def _read(path: str) -> WebhookKeys:
             data = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise
+    except NotADirectoryError as error:  # the data directory is a file, which is refused later
+        raise FileNotFoundError(error.errno, error.strerror) from error
     except OSError as error:
         raise _failed(path, "cannot be read", error) from error
     return _parse(path, data)
