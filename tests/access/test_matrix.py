@@ -26,9 +26,9 @@ KINDS: Final = (
 RIGHTS: Final = ("read", "write", "create", "delete", "describe", "admin")
 CLUSTER_RIGHTS: Final = ("describe", "admin", "IdempotentWrite", "TransactionalWrite")
 ALLOWED: Final = "allowed"
-# What needs the token of a wake. The type of the subscription is checked before the token.
+# What needs the token of a wake. With access on, that is checked before the subscription is sought.
 BY_WAKE: Final = {
-    "subscription_callback": 400,
+    "subscription_callback": 401,
     "subscription_ack": 401,
     "subscription_release": 401,
 }
