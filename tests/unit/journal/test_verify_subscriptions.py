@@ -138,6 +138,13 @@ def test_a_subscription_that_is_deleted_is_gone_from_the_checkpoint() -> None:
     assert verify(bed.disk, bed.store).is_sound
 
 
+def test_a_subscription_that_was_never_woken_is_sound() -> None:
+    bed = rich_bed()
+    execute(bed, CreateSubscription(bed.now_ms, "new", WEBHOOK, "new/*", url=URL))
+    bed.checkpoint()
+    assert verify(bed.disk, bed.store).findings == []
+
+
 # ---- planted damage ------------------------------------------------------------------------------
 
 HOOK = SubscriptionRow(WEBHOOK, "a/*", ("a/1", "none"), URL, None, 30_000, None, 1, ("a/1", "none"))

@@ -201,3 +201,6 @@ def _check_watched(subscriptions: Subscriptions) -> None:
             patterns.setdefault(each.row.pattern, set()).add(name)
     assert subscriptions.by_name == named
     assert {text: each.users for text, each in subscriptions.patterns.items()} == patterns
+    indexed = subscriptions._index._by_parent
+    assert {text for group in indexed.values() for text in group} == set(patterns)
+    assert all(indexed.values())

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from semel.machine.state import set_owner
 from semel.machine.subscription_events import MATCHED, NAMED, Subscribed
 from semel.model.commands import Delete, EngineCommand, Expire, Trim
 from semel.model.limits import SUBSCRIPTION_NAMES_MAX
@@ -19,7 +20,7 @@ from semel.model.outcomes_subscriptions import (
 )
 from semel.model.outcomes_topics import IsTopic
 from semel.model.outcomes_txn import StreamRefused
-from semel.model.rights import RESERVED, dead_letters_of
+from semel.model.rights import RESERVED, SUBSCRIPTION, dead_letters_of
 from semel.model.subscription_commands import CreateSubscription
 from semel.model.topic_commands import CloseTopic, DeleteTopic
 from tests.unit.machine.builders import JSON, append, create, fork, unchanged
@@ -460,6 +461,15 @@ def test_a_deletion_removes_everything() -> None:
     check_derived(machine.state)
     machine.execute(create("none"))
     assert machine.stream("none").links is None
+
+
+def test_a_new_subscription_with_the_id_of_a_deleted_one_has_no_owner() -> None:
+    machine = wake_machine(hook("h", "s"))
+    key = (SUBSCRIPTION, 0, "h")
+    set_owner(machine.state, key, "me")
+    machine.execute(delete())
+    assert machine.state.owners == {}
+    assert machine.state.dirty.owners == {key: None}
 
 
 def test_a_subscription_that_needs_a_wake_can_be_deleted() -> None:
