@@ -255,10 +255,6 @@ def _kind_of(address: Address) -> str | None:
     return None if isinstance(address, IPv4Address) or address in _GLOBAL else "reserved"
 
 
-def _kinds(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:
-    return tuple((ip_network(network), kind) for network, kind in rows)
-
-
 _NAT64: Final = ip_network("64:ff9b::/96")
 _GLOBAL: Final = ip_network("2000::/3")
 _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
@@ -297,29 +293,32 @@ _METADATA: Final = tuple(
 
 # What is not public of the registries of special addresses (RFC 6890), instead of the properties in
 # `ipaddress`, which differ between versions of Python.
-_KINDS: Final = _kinds(
-    ("0.0.0.0/8", "unspecified"),
-    ("10.0.0.0/8", "private"),
-    ("100.64.0.0/10", "shared by the customers of a provider"),
-    ("127.0.0.0/8", "this machine's"),
-    ("169.254.0.0/16", "link-local"),
-    ("172.16.0.0/12", "private"),
-    ("192.0.0.0/24", "reserved"),
-    ("192.0.2.0/24", "for documentation"),
-    ("192.88.99.0/24", "reserved"),
-    ("192.168.0.0/16", "private"),
-    ("198.18.0.0/15", "for measurements"),
-    ("198.51.100.0/24", "for documentation"),
-    ("203.0.113.0/24", "for documentation"),
-    ("224.0.0.0/4", "multicast"),
-    ("240.0.0.0/4", "reserved"),
-    ("::/128", "unspecified"),
-    ("::1/128", "this machine's"),
-    ("2001::/23", "reserved"),
-    ("2001:db8::/32", "for documentation"),
-    ("3fff::/20", "for documentation"),
-    ("fc00::/7", "private"),
-    ("fe80::/10", "link-local"),
-    ("fec0::/10", "private"),
-    ("ff00::/8", "multicast"),
+_KINDS: Final = tuple(
+    (ip_network(network), kind)
+    for network, kind in (
+        ("0.0.0.0/8", "unspecified"),
+        ("10.0.0.0/8", "private"),
+        ("100.64.0.0/10", "shared by the customers of a provider"),
+        ("127.0.0.0/8", "this machine's"),
+        ("169.254.0.0/16", "link-local"),
+        ("172.16.0.0/12", "private"),
+        ("192.0.0.0/24", "reserved"),
+        ("192.0.2.0/24", "for documentation"),
+        ("192.88.99.0/24", "reserved"),
+        ("192.168.0.0/16", "private"),
+        ("198.18.0.0/15", "for measurements"),
+        ("198.51.100.0/24", "for documentation"),
+        ("203.0.113.0/24", "for documentation"),
+        ("224.0.0.0/4", "multicast"),
+        ("240.0.0.0/4", "reserved"),
+        ("::/128", "unspecified"),
+        ("::1/128", "this machine's"),
+        ("2001::/23", "reserved"),
+        ("2001:db8::/32", "for documentation"),
+        ("3fff::/20", "for documentation"),
+        ("fc00::/7", "private"),
+        ("fe80::/10", "link-local"),
+        ("fec0::/10", "private"),
+        ("ff00::/8", "multicast"),
+    )
 )
