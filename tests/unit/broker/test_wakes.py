@@ -440,6 +440,27 @@ def test_a_suspended_wake_is_not_delivered_until_it_is_resumed() -> None:
     assert bed.wake("hook").generation == 1
 
 
+def test_a_suspension_ends_the_lease_and_not_the_wake() -> None:
+    bed = woken()
+    bed.ack("hook")
+    assert bed.wakes.leased == 1
+    bed.note("hook", "status 500", attempts_max=1)
+    bed.sweep(2 * LEASE_MS)
+    assert (bed.wakes.leased, bed.wakes.expired) == (0, 0)
+    assert (bed.wake("hook").generation, bed.wake("hook").is_suspended) == (1, True)
+
+
+def test_the_delay_of_a_wake_that_has_ended_does_not_deliver_the_next_one_again() -> None:
+    bed = woken()
+    bed.execute(bed.append())
+    bed.wakes.take_deliveries(1)
+    bed.note("hook", "status 500")
+    assert bed.ack("hook", done=True, offset=1) == WakeAcked(next_wake=True)
+    assert bed.wakes.take_deliveries(1) == ["hook"]
+    bed.sweep(2 * RETRY_MS_MIN)
+    assert bed.wakes.take_deliveries(1) == []
+
+
 def test_a_deleted_subscription_is_not_delivered() -> None:
     bed = woken()
     bed.execute(DeleteSubscription(bed.now_ms, "hook"))

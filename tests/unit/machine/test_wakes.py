@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits, decide
+from semel.machine.events import DecidedWithAcks
 from semel.machine.subscription_events import NAMED, NEVER_ACKED, Acked, DeliveryNoted, WakeRow
-from semel.model.commands import Commit, CommitTxn, Delete, EngineCommand, Trim
+from semel.model.commands import Commit, CommitTxn, Delete, EngineCommand, PositionMove, Trim
 from semel.model.limits import DELIVERY_ERROR_BYTES_MAX
 from semel.model.outcomes import (
     DiskFull,
@@ -555,6 +556,18 @@ def test_the_output_of_a_commit_can_bring_the_next_wake() -> None:
     machine = woken(link("r"))
     machine.execute(one_shot_with(wake_ack(("s", 2), done=True)))
     assert machine.wake() == WakeRow(2, "w_h_2", 0, snapshot=((2, 1),), next_stream=4)
+
+
+def test_a_commit_with_acks_keeps_the_metadata_of_its_moves_and_who_commits() -> None:
+    machine = woken(begin(streams=("s", "r")), publish(path="r", seq=0))
+    move = PositionMove("g", "s", 1, metadata=(("k", "v"),))
+    command = replace(one_shot(producer="q"), positions=(move,), wakes=(wake_ack(("s", 1)),))
+    assert isinstance(machine.execute(command), CommitDone)
+    assert machine.state.groups["g"]["s"].metadata == (("k", "v"),)
+    by_operator = replace(commit(), wakes=(wake_ack(("s", 2)),), by_operator=True)
+    event = decide(machine.state, by_operator).event
+    assert isinstance(event, DecidedWithAcks)
+    assert event.by_operator
 
 
 def test_a_commit_can_have_nothing_but_acks() -> None:
