@@ -19,12 +19,11 @@ from semel.model.commands import (
     TxnCall,
 )
 from semel.model.limits import NUMBER_MAX, TOMBSTONE_HOURS
-from semel.model.outcomes import Outcome
+from semel.model.outcomes import Outcome, Retired
 from semel.model.outcomes_txn import Begun, Staged
 from semel.model.producer_commands import (
     CountHour,
     DropTombstones,
-    RetireProducers,
     Tombstone,
 )
 from semel.model.topic_commands import AppendTopic
@@ -80,7 +79,7 @@ class Timeouts:
                 self._ends[stream.number] = end
                 self._streams[stream.number] = monotonic_ms
         self._hour = model.hours
-        for key, row in _ended_or_used(command, model):
+        for key, row in _ended_or_used(command, outcome, model):
             self._producers.setdefault(key, []).append((monotonic_ms, row))
         if isinstance(command, CountHour):
             self._hours_began_ms[model.hours] = monotonic_ms
@@ -155,16 +154,19 @@ class Timeouts:
 
 
 def _ended_or_used(
-    command: EngineCommand, model: Model
+    command: EngineCommand, outcome: Outcome, model: Model
 ) -> Iterator[tuple[tuple[int, str], Producer]]:
-    """Yield the producers that a written command has used or turned into tombstones."""
+    """Yield the producers that a written command has used or turned into tombstones.
+
+    The command that retires producers can be refused for some of them.
+    """
     names: list[tuple[str | None, str]] = []
     if isinstance(command, Append | AppendTopic) and command.producer is not None:
         names = [(command.path, command.producer.id)]
     elif isinstance(command, ClaimProducer | ExpireProducer):
         names = [(command.path, command.producer_id)]
-    elif isinstance(command, RetireProducers):
-        names = [(each.path, each.id) for each in command.producers]
+    elif isinstance(outcome, Retired):
+        names = [(each.path, each.id) for each in outcome.results if each.refusal is None]
     for path, name in names:
         stream = model.streams.get(path or "")
         if stream is not None and name in stream.producers:
