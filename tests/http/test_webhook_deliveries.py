@@ -291,7 +291,7 @@ def test_a_redirect_is_a_failure(tmp_path: Path) -> None:
                     await it.subscribe("s", hook.url, "a")
                     await it.append("a")
                     await until(lambda: it.wake().attempts == 1)
-                    assert it.wake().error == "status 307"
+                    assert it.wake().error == "status 307; redirects are not followed"
                     assert secret.count == 0
 
     play(story)
@@ -379,6 +379,32 @@ def test_a_subscription_that_is_deleted_during_its_delivery_leaves_nothing(tmp_p
     play(story)
 
 
+def test_a_late_failure_is_not_one_of_a_new_subscription_with_the_same_id(tmp_path: Path) -> None:
+    async def story() -> None:
+        event = threading.Event()
+        answers = iter((ERROR, DONE))
+
+        def answer(line: socket.socket) -> None:
+            late(event, next(answers))(line)
+
+        with receiver(answer) as hook:
+            async with bed(tmp_path, attempts_max=1) as it:
+                await it.create("a")
+                await it.subscribe("s", hook.url, "a")
+                await it.append("a")
+                await until(lambda: hook.requests)
+                await it.execute(DeleteSubscription(it.now_ms, "s"))
+                await it.subscribe("s", hook.url, "a")
+                await it.append("a")
+                wake = it.wake()
+                event.set()
+                await until(lambda: bool(it.notes()))
+                assert it.notes()[0].wake_id != wake.wake_id
+                await until(it.is_done)  # one failure would have suspended it
+
+    play(story)
+
+
 def test_a_result_that_a_full_disk_refuses_is_submitted_again(tmp_path: Path) -> None:
     async def story() -> None:
         with receiver(ERROR) as hook:
@@ -438,7 +464,7 @@ def test_a_thread_that_cannot_be_started_is_a_failed_delivery(
                 await it.create("a")
                 await it.subscribe("s", hook.url, "a")
                 with monkeypatch.context() as patch:
-                    patch.setattr("semel.server.webhook_deliveries.uvloop.new_event_loop", no_file)
+                    patch.setattr("semel.server.webhook_sender.uvloop.new_event_loop", no_file)
                     await it.append("a")
                     await until(lambda: it.wake().attempts == 1)
                 expected = "the server has too few files or threads for webhooks"
