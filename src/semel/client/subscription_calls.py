@@ -9,8 +9,8 @@ All of these requests are sent again after a lost response. What the second one 
   accepted twice.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -29,12 +29,20 @@ from semel.client.subscription_values import (
     SubscriptionState,
     WakeInfo,
     WakeStream,
-    commit_acks,
 )
 from semel.client.transport import random_id
 from semel.model.limits import LEASE_MS_MAX, LEASE_MS_MIN
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.wire.paths import SUBSCRIPTIONS, WEBHOOK_KEYS
+from semel.wire.schema.subscriptions import (
+    AckRequest,
+    LinkRequest,
+    ReleaseRequest,
+    SubscriptionRequest,
+    WakeClaimRequest,
+    WakeRequest,
+    WebhookRequest,
+)
 
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
@@ -55,7 +63,7 @@ class SubscriptionConfig(Struct, frozen=True):
     webhook_url: str | None = None
     wake_stream: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def request(self) -> SubscriptionRequest:
         """Return the body of the request. Raises ValueError, or BadRequest for a bad lease."""
         if (self.webhook_url is None) == (self.wake_stream is None):
             raise ValueError("pass either webhook_url or wake_stream")
@@ -69,16 +77,15 @@ class SubscriptionConfig(Struct, frozen=True):
                 f"lease={lease / 1000:g} is invalid; expected from {LEASE_MS_MIN / 1000:g} to"
                 f" {LEASE_MS_MAX / 1000:g} seconds"
             )
-        members = {
-            "type": PULL_WAKE if self.webhook_url is None else WEBHOOK,
-            "pattern": self.pattern,
-            "streams": list(self.streams) or None,
-            "webhook": None if self.webhook_url is None else {"url": self.webhook_url},
-            "wake_stream": self.wake_stream,
-            "lease_ttl_ms": self.lease_ttl_ms,
-            "description": self.description,
-        }
-        return {name: value for name, value in members.items() if value is not None}
+        return SubscriptionRequest(
+            PULL_WAKE if self.webhook_url is None else WEBHOOK,
+            self.pattern,
+            list(self.streams) or None,
+            None if self.webhook_url is None else WebhookRequest(self.webhook_url),
+            self.wake_stream,
+            lease_ttl_ms=self.lease_ttl_ms,
+            description=self.description,
+        )
 
 
 class SubscriptionList(Struct, frozen=True):
@@ -111,7 +118,7 @@ def create_subscription(
     If it exists with the same configuration, it is returned with `exist_ok`. Otherwise, and with
     another configuration, raises SubscriptionExists. A subscription that exists is resumed.
     """
-    body = msgspec.json.encode(config.document())
+    body = msgspec.json.encode(config.request())
     request = Request("PUT", _target(site, name), _JSON, body)
     exchange = yield from _sent(site, request, name)
     response = exchange.expect(200, 201)
@@ -164,7 +171,7 @@ def delete_subscription(site: ServerConfig, name: str) -> Flow[None]:
 
 def link_streams(site: ServerConfig, name: str, paths: Iterable[str]) -> Flow[None]:
     """Let a subscription follow more streams, from their present ends on."""
-    body = msgspec.json.encode({"streams": list(paths)})
+    body = msgspec.json.encode(LinkRequest(list(paths)))
     request = Request("POST", _target(site, name, "streams"), _JSON, body)
     (yield from _sent(site, request, name)).expect(204, 200)
 
@@ -199,7 +206,7 @@ def claim_wake(site: ServerConfig, name: str, worker: str) -> Flow[WakeInfo]:
     Raises NoPendingWork, or AlreadyClaimed. If the latter comes after a lost response and for the
     same worker, its `applied` is "unknown".
     """
-    body = msgspec.json.encode({"worker": worker})
+    body = msgspec.json.encode(WakeClaimRequest(worker))
     request = Request("POST", _target(site, name, "claim"), _JSON, body)
     exchange = yield from _sent(site, request, name)
     if exchange.response.status >= 400:
@@ -220,19 +227,16 @@ def ack_wake(site: ServerConfig, wake: WakeInfo, ack: AckedWake) -> Flow[bool]:
     Raises WakeFenced if the wake has ended, and InvalidAck if an offset cannot be acked.
     """
     action = "callback" if wake.type == WEBHOOK else "ack"
-    document: dict[str, Any] = {"wake_id": ack.wake_id, "generation": ack.generation}
-    if ack.offsets:
-        document["acks"] = commit_acks(ack.offsets)
-    if ack.done:
-        document["done"] = True
-    exchange = yield from _with_token(site, wake, action, document)
+    acks = [AckRequest(offset, path) for path, offset in ack.offsets.items()]
+    body = WakeRequest(ack.wake_id, ack.generation, acks or None, ack.done)
+    exchange = yield from _with_token(site, wake, action, body)
     return decoded(exchange.expect(200), _AckResult).next_wake
 
 
 def release_wake(site: ServerConfig, wake: WakeInfo) -> Flow[None]:
     """Give up a wake of a pull-wake subscription, so that another worker can claim the work."""
-    document = {"wake_id": wake.wake_id, "generation": wake.generation}
-    (yield from _with_token(site, wake, "release", document)).expect(204, 200)
+    body = ReleaseRequest(wake.wake_id, wake.generation)
+    (yield from _with_token(site, wake, "release", body)).expect(204, 200)
 
 
 def worker_name() -> str:
@@ -241,14 +245,14 @@ def worker_name() -> str:
 
 
 def _with_token(
-    site: ServerConfig, wake: WakeInfo, action: str, document: Mapping[str, Any]
+    site: ServerConfig, wake: WakeInfo, action: str, body: WakeRequest | ReleaseRequest
 ) -> Flow[Exchanged]:
     """Send a request about a wake, with the token of the wake. Raises what the server refuses."""
     request = Request(
         "POST",
         _target(site, wake.subscription, action),
         _JSON,
-        msgspec.json.encode(document),
+        msgspec.json.encode(body),
         bearer=wake.token,
     )
     exchange = yield from _sent(site, request, wake.subscription)

@@ -171,11 +171,6 @@ class WakeBatch(Struct, frozen=True):
         return found
 
 
-def commit_acks(offsets: Mapping[str, str]) -> list[CommitAck]:
-    """Return acks in the form of a request."""
-    return [CommitAck(path, offset) for path, offset in offsets.items()]
-
-
 def commit_wakes(acks: Iterable[AckedWake]) -> CommitWakes:
     """Return what a commit says of wakes, in the form of a request.
 
@@ -185,7 +180,6 @@ def commit_wakes(acks: Iterable[AckedWake]) -> CommitWakes:
     for ack in acks:
         if ack.subscription in found:
             raise ValueError(f"the subscription {ack.subscription} has two wakes in one commit")
-        found[ack.subscription] = CommitWake(
-            ack.wake_id, ack.generation, commit_acks(ack.offsets), ack.done, ack.token
-        )
+        ends = [CommitAck(path, offset) for path, offset in ack.offsets.items()]
+        found[ack.subscription] = CommitWake(ack.wake_id, ack.generation, ends, ack.done, ack.token)
     return found

@@ -44,14 +44,15 @@ def require_cryptography() -> None:
 class SignatureCheck:
     """Verifies the signatures of deliveries with the keys of the client's server.
 
-    `jwks` is the JWKS document, if it is not to be fetched. `now` returns the time in seconds since
-    1970, and `clock` that of a monotonic clock.
+    `jwks` is the JWKS document, if it is not to be fetched. Otherwise the keys are fetched with the
+    client when they are needed, kept for 300 seconds, and fetched again for an unknown key. `now`
+    returns the time in seconds since 1970, and `clock` that of a monotonic clock.
     """
 
     def __init__(
         self,
         client: AsyncClient,
-        jwks: bytes | None,
+        jwks: bytes | None = None,
         *,
         now: Callable[[], float] = time.time,  # noqa: TID251 - the age of a signature
         clock: Callable[[], float] = time.monotonic,
