@@ -106,7 +106,7 @@ def decide_subscribe(state: State, command: CreateSubscription) -> Decision:
         command.url,
         command.wake_stream,
         command.lease_ms,
-        command.description or None,
+        description=command.description or None,
         created_ms=state.frame_time(command.now_ms),
         names=tuple(sorted(set(command.streams))),
     )

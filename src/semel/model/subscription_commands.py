@@ -205,15 +205,17 @@ def invalid_subscription_field(command: SubscriptionCommand) -> str | None:
 
 def _in_create(command: CreateSubscription) -> str | None:
     is_webhook, is_pull = command.type == WEBHOOK, command.type == PULL_WAKE
+    streams = _are_paths(command.streams) and bool(command.streams or command.pattern)
+    is_url = is_optional_name(command.url, WEBHOOK_URL_BYTES_MAX)
+    is_wake_stream = is_optional_name(command.wake_stream, PATH_BYTES_MAX)
     return first_invalid(
         ("type", is_webhook or is_pull),
         ("pattern", command.pattern is None or is_pattern(command.pattern)),
-        ("streams", _are_paths(command.streams) and bool(command.streams or command.pattern)),
-        ("url", is_optional_name(command.url, WEBHOOK_URL_BYTES_MAX)),
-        ("url", (command.url is not None) == is_webhook),
-        ("wake_stream", is_optional_name(command.wake_stream, PATH_BYTES_MAX)),
-        ("wake_stream", (command.wake_stream is not None) == is_pull),
+        ("streams", streams),
+        ("url", is_url and (command.url is not None) == is_webhook),
+        ("wake_stream", is_wake_stream and (command.wake_stream is not None) == is_pull),
         ("streams", command.wake_stream not in command.streams),
+    ) or first_invalid(
         ("lease_ttl_ms", LEASE_MS_MIN <= command.lease_ms <= LEASE_MS_MAX),
         (
             "description",
