@@ -10,6 +10,7 @@ from semel.testing import Death, PowerLost
 from tests.sim.corruption import flip_and_reopen
 from tests.sim.demands import Violation
 from tests.sim.small import SMALL, small_limits
+from tests.sim.workload_subscriptions import SHARE
 from tests.sim.world import World
 
 STEPS_PER_SEED = 1_500
@@ -51,7 +52,12 @@ def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None 
 
 
 def run_world(world: World, steps: int) -> Result:
-    """Run some steps, settle, crash, settle, let all transactions time out, and flip bits."""
+    """Run some steps, settle, crash, settle, let all transactions time out, and flip bits.
+
+    A world with subscriptions makes more steps, so that there are as many other commands.
+    """
+    if not world.workload.subscriptions.is_off:
+        steps = round(steps / (1 - SHARE))
     names = list(WEIGHTS)
     chosen = world.rng.choices(names, list(WEIGHTS.values()), k=steps)
     for name in chosen:
