@@ -78,6 +78,7 @@ def test_options_that_cannot_be_right_are_refused(
         (("--pattern", "a*", "--wake-stream", "wakes"), "* must be a whole segment"),
         (("--pattern", "a", "--wake-stream", "none"), "none cannot be the wake stream"),
         (("--pattern", "a", "--webhook", "http://10.0.0.1/"), "WEBHOOK_URL_REJECTED"),
+        (("--pattern", "a", "--webhook", "http://10.0.0.1/"), "`semel serve --webhook-allow`"),
     ],
 )
 def test_what_the_server_refuses_says_why(

@@ -107,7 +107,7 @@ SUBSCRIPTION_REFUSALS: Final = (
         400,
         error="WebhookUrlRejected",
         advice="use https and a public host, or let the operator allow the network",
-        cli="use https and a public host, or start the server with --webhook-allow",
+        cli="use https and a public host, or allow its network with `semel serve --webhook-allow`",
     ),
     Entry(INVALID_REQUEST, 400),
 )
