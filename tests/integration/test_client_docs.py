@@ -60,7 +60,8 @@ def test_an_example_for_the_client_works_with_an_async_client(
     monkeypatch.setattr(
         Message, "reject", lambda message, reason: made[-1].waiting(reject(message, reason))
     )
-    shim = SimpleNamespace(Client=client, local=local, errors=semel.errors, Keyed=semel.Keyed)
+    public = {name: getattr(semel, name) for name in semel.__all__}
+    shim = SimpleNamespace(**{**public, "Client": client, "local": local, "errors": semel.errors})
     monkeypatch.setitem(sys.modules, "semel", shim)
     exec(compile(example.fence.body, f"{PAGE.name}:{example.fence.line}", "exec"), {})
     assert made
