@@ -1154,7 +1154,8 @@ def test_a_group_has_any_name(server: Server, name: str) -> None:
     assert member.beat().status == 200
     assert member.move(stream, 1).status == 200
     assert shown(server, name)["group"] == name
-    assert positions_of(server, name) == {stream.path: offset_of(1)}
+    # Another test can have moved a group with this name, in a stream of its own.
+    assert positions_of(server, name)[stream.path] == offset_of(1)
     assert name in [
         each["group"] for each in call(server, "GET", "/v1/groups?limit=1000").json["groups"]
     ]
